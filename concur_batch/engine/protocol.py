@@ -1,0 +1,111 @@
+"""What the orchestrator asks of an inference engine, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+FinishReason = Literal["stop", "length", "abort"]
+TokenIds = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One generation: token ids in. `rid` has a fixed width, since engines match rids by prefix on abort."""
+
+    rid: str
+    input_ids: TokenIds
+    max_new_tokens: int
+    seed: int
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    logprobs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Token ids out, and what the engine tells of the request. Times are None where it tells none."""
+
+    output_ids: list[int]
+    finish_reason: FinishReason
+    input_tokens: int
+    cached_device_tokens: int
+    cached_host_tokens: int = 0
+    cached_storage_tokens: int = 0
+    retractions: int = 0
+    queue_seconds: float | None = None
+    prefill_seconds: float | None = None
+    decode_seconds: float | None = None
+    logprobs: list[float] | None = None
+    attempts: int = 1
+
+
+class EngineError(Exception):
+    """A generation that failed for reasons of the engine: infrastructure, never the agent's doing."""
+
+
+class ContextOverflow(EngineError):
+    """The prompt does not fit the model's context or the engine's whole pool: the agent's limit, not a fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What a probe found. `pool_tokens` and `page_size` are None where the engine does not tell."""
+
+    kind: str
+    version: str | None
+    pool_tokens: int | None
+    page_size: int
+    context_tokens: int | None
+    missing_signals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The engine's gauges and cumulative counters at one moment; None where the engine does not tell.
+
+    `at_seconds` is our monotonic clock at the read; `stamp_seconds` the engine's own time stamp of its gauges (any
+    epoch), by which freshness is judged.
+    """
+
+    at_seconds: float
+    stamp_seconds: float | None = None
+    pool_tokens: int | None = None
+    locked_tokens: int | None = None
+    evictable_tokens: int | None = None
+    running_requests: int | None = None
+    waiting_requests: int | None = None
+    input_tokens_total: int | None = None  # prompt tokens that missed every tier, first attempts
+    device_hit_tokens_total: int | None = None
+    host_hit_tokens_total: int | None = None
+    storage_hit_tokens_total: int | None = None
+    computed_tokens_total: int | None = None  # prefill compute, recomputation after retraction included
+    decoded_tokens_total: int | None = None
+    evicted_tokens_total: int | None = None
+    retractions_total: int | None = None
+    offloaded_tokens_total: int | None = None
+    reloaded_tokens_total: int | None = None
+
+
+class Engine(Protocol):
+    """An engine's client. Safe for thousands of concurrent `generate` calls on one event loop."""
+
+    async def probe(self) -> EngineInfo:
+        """Ask what it is; raises EngineError where it cannot be reached or is not what was configured."""
+        ...
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Run one generation to its end. Cancelling the call aborts the request on the engine.
+
+        Raises ContextOverflow, or EngineError once what is safe to repeat has been repeated.
+        """
+        ...
+
+    async def read(self) -> Reading:
+        """Read gauges and counters; raises EngineError where they cannot be had."""
+        ...
+
+    async def close(self) -> None: ...

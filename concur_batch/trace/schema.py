@@ -1,0 +1,172 @@
+"""The four tables of a run: explicit Arrow schemas, with the unit of every figure in its name.
+
+`*_seconds` of a moment (`started_seconds`, `seconds` of the control table) count from the run's start on a monotonic
+clock; the others are durations. `*_tokens` are token counts, `*_bytes` bytes. Nullable figures are those that an
+engine may not tell; null means "not told", never zero.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+IDS = pa.list_(pa.int32())
+
+# The key of every row: one agent is one (task, sample); an attempt starts it anew after an infrastructure failure.
+_KEY = [
+    pa.field("agent_id", pa.string(), nullable=False),
+    pa.field("task_id", pa.string(), nullable=False),
+    pa.field("sample", pa.int32(), nullable=False),
+    pa.field("attempt", pa.int32(), nullable=False),
+]
+
+# Tokens of prompts by what became of them. input = device + host + storage hits + first + recomputed + rounding.
+_TOKENS = [
+    pa.field("input_tokens", pa.int64(), nullable=False),
+    pa.field("output_tokens", pa.int64(), nullable=False),
+    pa.field("cached_device_tokens", pa.int64(), nullable=False),
+    pa.field("cached_host_tokens", pa.int64(), nullable=False),
+    pa.field("cached_storage_tokens", pa.int64(), nullable=False),
+    pa.field("first_tokens", pa.int64(), nullable=False),  # never computed for this agent before
+    pa.field("recomputed_tokens", pa.int64(), nullable=False),  # computed before, evicted, computed again
+    pa.field("rounding_tokens", pa.int64(), nullable=False),  # computed again since pages are kept whole only
+    pa.field("retractions", pa.int64(), nullable=False),
+]
+
+AGENTS = pa.schema(
+    [
+        *_KEY,
+        pa.field("final", pa.bool_(), nullable=False),  # exactly one final row per (task, sample)
+        pa.field("status", pa.string(), nullable=False),  # finished | limit | failed | cancelled
+        pa.field("end_reason", pa.string(), nullable=False),
+        pa.field("failure_class", pa.string()),  # model | tool | infrastructure | limit | cancelled
+        pa.field("error", pa.string()),
+        pa.field("reward", pa.float64()),
+        pa.field("answer", pa.string()),
+        pa.field("verify_output", pa.string()),
+        pa.field("verify_seconds", pa.float64()),
+        pa.field("seed", pa.int64(), nullable=False),
+        pa.field("turns", pa.int32(), nullable=False),
+        pa.field("tool_calls", pa.int32(), nullable=False),
+        pa.field("malformed_turns", pa.int32(), nullable=False),
+        pa.field("pauses", pa.int32(), nullable=False),
+        *_TOKENS,
+        pa.field("context_tokens", pa.int64(), nullable=False),  # length of the whole history at the end
+        pa.field("started_seconds", pa.float64(), nullable=False),  # first asked for admission
+        pa.field("admitted_seconds", pa.float64()),  # first admitted
+        pa.field("ended_seconds", pa.float64(), nullable=False),
+        pa.field("pending_seconds", pa.float64(), nullable=False),
+        pa.field("paused_seconds", pa.float64(), nullable=False),
+        pa.field("queue_seconds", pa.float64(), nullable=False),  # waited for a permit, request cap only
+        pa.field("generation_seconds", pa.float64(), nullable=False),
+        pa.field("tool_queue_seconds", pa.float64(), nullable=False),
+        pa.field("tool_seconds", pa.float64(), nullable=False),
+        pa.field("ended_at", pa.timestamp("us", tz="UTC"), nullable=False),  # wall clock, a label only
+        pa.field("host", pa.string(), nullable=False),
+        pa.field("replica", pa.string(), nullable=False),
+    ]
+)
+
+TURNS = pa.schema(
+    [
+        *_KEY,
+        pa.field("turn", pa.int32(), nullable=False),
+        pa.field("rid", pa.string(), nullable=False),
+        pa.field("replica", pa.string(), nullable=False),
+        pa.field("request_attempts", pa.int32(), nullable=False),
+        # The history grows by deltas: input_delta_ids (template and observation tokens) and then output_ids.
+        pa.field("input_delta_ids", IDS, nullable=False),
+        pa.field("output_ids", IDS, nullable=False),
+        pa.field("output_logprobs", pa.list_(pa.float32())),
+        pa.field(
+            "ids_estimated", pa.bool_(), nullable=False
+        ),  # the engine took text, ids are our tokenizer's
+        pa.field("output_text", pa.string(), nullable=False),
+        pa.field("finish_reason", pa.string(), nullable=False),  # stop | length | abort
+        pa.field("action", pa.string(), nullable=False),  # calls | answer | malformed | truncated
+        *_TOKENS,
+        pa.field("context_tokens", pa.int64(), nullable=False),  # KV held by the agent after this turn
+        pa.field("started_seconds", pa.float64(), nullable=False),  # wanted to generate
+        pa.field("generation_started_seconds", pa.float64(), nullable=False),
+        pa.field("ended_seconds", pa.float64(), nullable=False),  # observation appended
+        pa.field("pending_seconds", pa.float64(), nullable=False),
+        pa.field("paused_seconds", pa.float64(), nullable=False),
+        pa.field("queue_seconds", pa.float64(), nullable=False),
+        pa.field("generation_seconds", pa.float64(), nullable=False),
+        pa.field("tool_queue_seconds", pa.float64(), nullable=False),
+        pa.field("tool_seconds", pa.float64(), nullable=False),
+        pa.field("engine_queue_seconds", pa.float64()),
+        pa.field("engine_prefill_seconds", pa.float64()),
+        pa.field("engine_decode_seconds", pa.float64()),
+    ]
+)
+
+TOOLS = pa.schema(
+    [
+        *_KEY,
+        pa.field("turn", pa.int32(), nullable=False),
+        pa.field("call", pa.int32(), nullable=False),  # index within the turn
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("arguments", pa.string(), nullable=False),  # JSON object
+        pa.field("status", pa.string(), nullable=False),  # ok | error | timeout | crashed
+        pa.field("output", pa.string(), nullable=False),  # the observation as the agent saw it
+        pa.field("exit_code", pa.int32()),
+        pa.field("truncated", pa.bool_(), nullable=False),
+        pa.field("output_bytes", pa.int64(), nullable=False),  # before the cap
+        pa.field("started_seconds", pa.float64(), nullable=False),
+        pa.field("queue_seconds", pa.float64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+    ]
+)
+
+CONTROL = pa.schema(
+    [
+        pa.field("period", pa.int64(), nullable=False),
+        pa.field("seconds", pa.float64(), nullable=False),
+        pa.field(
+            "pool", pa.string(), nullable=False
+        ),  # one KV pool: replica, and dp rank where there are several
+        pa.field("policy", pa.string(), nullable=False),
+        pa.field("window_before", pa.int64()),  # null: unbounded
+        pa.field("window_after", pa.int64()),
+        pa.field("branch", pa.string(), nullable=False),  # grow | cut | hold | fixed
+        pa.field("reason", pa.string(), nullable=False),
+        # What the engine said. usage U = locked / pool; hit_rate H = device hits / looked-up tokens of the period.
+        pa.field("usage", pa.float64()),
+        pa.field("hit_rate", pa.float64()),
+        pa.field("occupancy", pa.float64()),  # (locked + evictable) / pool: for phases, never for the law
+        pa.field("phase", pa.string(), nullable=False),  # warmup | middle | cooldown
+        pa.field("stale", pa.bool_(), nullable=False),
+        pa.field("sample_age_seconds", pa.float64()),
+        pa.field("pool_tokens", pa.int64()),
+        pa.field("locked_tokens", pa.int64()),
+        pa.field("evictable_tokens", pa.int64()),
+        pa.field("lookup_tokens", pa.int64()),
+        pa.field("device_hit_tokens", pa.int64()),
+        pa.field("host_hit_tokens", pa.int64()),
+        pa.field("storage_hit_tokens", pa.int64()),
+        pa.field("computed_tokens", pa.int64()),
+        pa.field("decoded_tokens", pa.int64()),
+        pa.field("evicted_tokens", pa.int64()),
+        pa.field("retractions", pa.int64()),
+        pa.field("offloaded_tokens", pa.int64()),
+        pa.field("reloaded_tokens", pa.int64()),
+        pa.field("running_requests", pa.int64()),
+        pa.field("waiting_requests", pa.int64()),
+        # What the orchestrator knows itself.
+        pa.field("recomputed_tokens", pa.int64(), nullable=False),  # of the turns ended in this period
+        pa.field("in_flight_requests", pa.int64(), nullable=False),
+        pa.field("pending", pa.int64(), nullable=False),
+        pa.field("active", pa.int64(), nullable=False),  # generating
+        pa.field("tool_wait", pa.int64(), nullable=False),
+        pa.field("paused", pa.int64(), nullable=False),
+        pa.field("queued", pa.int64(), nullable=False),  # wait for a permit between turns, request cap only
+        pa.field("finished", pa.int64(), nullable=False),
+        pa.field("marked", pa.int64(), nullable=False),  # to pause at their next boundary
+        pa.field("admitted_in_period", pa.int64(), nullable=False),
+        pa.field("resumed_in_period", pa.int64(), nullable=False),
+        pa.field("paused_in_period", pa.int64(), nullable=False),
+        pa.field("completed_in_period", pa.int64(), nullable=False),
+    ]
+)
+
+SCHEMAS: dict[str, pa.Schema] = {"agents": AGENTS, "turns": TURNS, "tools": TOOLS, "control": CONTROL}
