@@ -96,9 +96,22 @@ def library_texts() -> Iterator[str]:
 def generated_texts(seed: int = 7, count: int = 2_000) -> Iterator[str]:
     """Tool calls, access logs and CSV rows: the shapes that fill an agent's context."""
     rng = random.Random(seed)
-    words = "alpha orders users report total amount city price status error retry login cart build".split()
-    tools = "bash python read_file write_file edit_file list_files search_files submit".split()
-    keys = "command code path content answer".split()
+    words = [
+        "alpha",
+        "orders",
+        "users",
+        "report",
+        "total",
+        "amount",
+        "city",
+        "price",
+        "status",
+        "error",
+        "retry",
+        "login",
+    ]
+    tools = ["bash", "python", "read_file", "write_file", "edit_file", "list_files", "search_files", "submit"]
+    keys = ["command", "code", "path", "content", "answer"]
     for _ in range(count):
         path = f"/{rng.choice(words)}/{rng.choice(words)}/{rng.randrange(10_000)}"
         day = f"2026-{rng.randrange(1, 13):02d}-{rng.randrange(1, 29):02d}"

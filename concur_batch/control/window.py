@@ -203,9 +203,7 @@ class Window:
             for agent in oldest_first[:room]:
                 del self._marked[agent]
                 permits.append(self._permit(agent, allowed=True))
-        while (self._paused or self._waiting) and (
-            self.capacity is None or len(self._holders) < self.capacity
-        ):
+        while (self._paused or self._waiting) and (self.capacity is None or len(self._holders) < self.capacity):
             queue = self._paused or self._waiting
             agent = next(iter(queue))
             del queue[agent]

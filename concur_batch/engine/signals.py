@@ -57,29 +57,20 @@ class Sampler:
             return Sample(None, None, None, True, "the engine did not answer", age, None)
         last, current = self._last, readings[-1]
         self._last = current
-        unmoved = (
-            last is not None
-            and current.stamp_seconds is not None
-            and last.stamp_seconds == current.stamp_seconds
-        )
+        unmoved = last is not None and current.stamp_seconds is not None and last.stamp_seconds == current.stamp_seconds
         if not unmoved:
             self._fresh_at_seconds = current.at_seconds
         restarted = last is not None and any(
-            (delta := _difference(last, current, name)) is not None and delta < 0 for name in _COUNTERS
+            (change := _difference(last, current, name)) is not None and change < 0 for name in _COUNTERS
         )
         note = "counters went back: the engine was restarted" if restarted else ""
         if unmoved:
             note = "the engine's gauges have not been refreshed"
-        delta = {
-            name: None if last is None or restarted else _difference(last, current, name)
-            for name in _COUNTERS
-        }
+        delta = {name: None if last is None or restarted else _difference(last, current, name) for name in _COUNTERS}
         hits = [delta[f"{tier}_hit_tokens_total"] for tier in ("device", "host", "storage")]
         missed = delta["input_tokens_total"]
         lookups = None if missed is None or hits[0] is None else missed + sum(hit or 0 for hit in hits)
-        usages = [
-            usage for reading in readings if (usage := _share(reading, reading.locked_tokens)) is not None
-        ]
+        usages = [usage for reading in readings if (usage := _share(reading, reading.locked_tokens)) is not None]
         cached = None
         if current.locked_tokens is not None and current.evictable_tokens is not None:
             cached = current.locked_tokens + current.evictable_tokens

@@ -77,9 +77,7 @@ TURNS = pa.schema(
         pa.field("input_delta_ids", IDS, nullable=False),
         pa.field("output_ids", IDS, nullable=False),
         pa.field("output_logprobs", pa.list_(pa.float32())),
-        pa.field(
-            "ids_estimated", pa.bool_(), nullable=False
-        ),  # the engine took text, ids are our tokenizer's
+        pa.field("ids_estimated", pa.bool_(), nullable=False),  # the engine took text, ids are our tokenizer's
         pa.field("output_text", pa.string(), nullable=False),
         pa.field("finish_reason", pa.string(), nullable=False),  # stop | length | abort
         pa.field("action", pa.string(), nullable=False),  # calls | answer | malformed | truncated
@@ -122,9 +120,7 @@ CONTROL = pa.schema(
     [
         pa.field("period", pa.int64(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
-        pa.field(
-            "pool", pa.string(), nullable=False
-        ),  # one KV pool: replica, and dp rank where there are several
+        pa.field("pool", pa.string(), nullable=False),  # one KV pool: replica, and dp rank where there are several
         pa.field("policy", pa.string(), nullable=False),
         pa.field("window_before", pa.int64()),  # null: unbounded
         pa.field("window_after", pa.int64()),

@@ -27,9 +27,7 @@ class Tasks(Section):
 
     file: Path = Field(description="JSONL, Parquet or CSV file, one task a row, told by its suffix.")
     prompt: str = Field(description="Jinja2 template of the first user message, over the row's columns.")
-    id: str = Field(
-        "id", description="Column with the task's unique name; without one, the row number is used."
-    )
+    id: str = Field("id", description="Column with the task's unique name; without one, the row number is used.")
     files: str | None = Field(
         None, description="Column with the files to put into the workspace: an object from path to text."
     )
@@ -45,9 +43,7 @@ class Sampling(Section):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(-1, ge=-1, description="-1: off.")
     max_tokens: Count = Field(1024, description="Output tokens per turn, at most.")
-    stop: list[str] = Field(
-        default_factory=list, description="Strings that end a turn, beside the model's own end."
-    )
+    stop: list[str] = Field(default_factory=list, description="Strings that end a turn, beside the model's own end.")
     logprobs: bool = Field(False, description="Store the log probability of every sampled token.")
     extra: dict[str, Any] = Field(default_factory=dict)
 
@@ -77,9 +73,7 @@ class SglangEngine(Section):
     url: str | None = Field(None, pattern=r"^https?://", description="For instance http://gpu-7:30000")
     api_key: str | None = Field(None, description="Name of the environment variable that holds the key.")
     launch: Launch | None = None
-    request_seconds: Seconds = Field(
-        3600, description="Longest that one generation may take, queueing included."
-    )
+    request_seconds: Seconds = Field(3600, description="Longest that one generation may take, queueing included.")
     retries: int = Field(4, ge=0, description="Times to send a failed generation again, with growing waits.")
 
     @model_validator(mode="after")
@@ -93,9 +87,7 @@ class Cost(Section):
     """Seconds that the simulated engine takes, in simulated time. The default is illustrative, not a GPU's."""
 
     prefill_seconds_per_token: float = Field(2.0e-4, ge=0)
-    prefill_seconds_per_token_pair: float = Field(
-        0.0, ge=0, description="Attention: per new token and context token."
-    )
+    prefill_seconds_per_token_pair: float = Field(0.0, ge=0, description="Attention: per new token and context token.")
     decode_step_seconds: float = Field(0.02, ge=0)
     decode_seconds_per_request: float = Field(2.0e-4, ge=0)
     decode_seconds_per_kv_token: float = Field(1.0e-7, ge=0)
@@ -135,9 +127,7 @@ class Limits(Section):
     turns: Count = 50
     context_tokens: Count | None = Field(None, description="Default: the engine's context length.")
     output_tokens: Count | None = Field(None, description="Sampled tokens over all turns.")
-    active_seconds: Seconds | None = Field(
-        None, description="Generation and tools; pauses and queues do not count."
-    )
+    active_seconds: Seconds | None = Field(None, description="Generation and tools; pauses and queues do not count.")
     wall_seconds: Seconds | None = Field(None, description="Everything since the first admission.")
     malformed: Count = Field(3, description="Malformed actions in a row after which the agent fails.")
 
@@ -162,9 +152,7 @@ class Agent(Section):
         return self
 
 
-ToolName = Literal[
-    "bash", "python", "read_file", "write_file", "edit_file", "list_files", "search_files", "submit"
-]
+ToolName = Literal["bash", "python", "read_file", "write_file", "edit_file", "list_files", "search_files", "submit"]
 
 
 class SandboxTools(Section):
@@ -185,14 +173,10 @@ class SandboxTools(Section):
         min_length=1,
     )
     deadline_seconds: Seconds = Field(60, description="After which a call is killed.")
-    output_limit_bytes: Count = Field(
-        16_384, description="Longest observation; the middle of a longer one is dropped."
-    )
+    output_limit_bytes: Count = Field(16_384, description="Longest observation; the middle of a longer one is dropped.")
     memory_limit_bytes: Count = 2 * 1024**3
     process_limit: Count = 256
-    max_running: Count | None = Field(
-        None, description="Sandboxed commands at once on a node; default: 4 per core."
-    )
+    max_running: Count | None = Field(None, description="Sandboxed commands at once on a node; default: 4 per core.")
     keep_workspaces: bool = Field(False, description="Keep every agent's files in the run directory.")
 
 
@@ -258,9 +242,7 @@ class VerifyCommand(Section):
     """Run a command in the agent's workspace after its end: exit 0 is reward 1, or a last line `reward: 0.25`."""
 
     kind: Literal["command"]
-    column: str = Field(
-        "check", description="Column with {command, files}; tasks without one have no reward from it."
-    )
+    column: str = Field("check", description="Column with {command, files}; tasks without one have no reward from it.")
     deadline_seconds: Seconds = 120
 
 
@@ -281,9 +263,7 @@ class Workload(Section):
     model: Model
     engine: Annotated[SglangEngine | SimulatedEngine, Field(discriminator="kind")]
     agent: Agent = Field(default_factory=Agent)
-    tools: Annotated[SandboxTools | SyntheticTools, Field(discriminator="kind")] = Field(
-        default_factory=SandboxTools
-    )
+    tools: Annotated[SandboxTools | SyntheticTools, Field(discriminator="kind")] = Field(default_factory=SandboxTools)
     control: Annotated[NoControl | RequestCap | AgentCap | Concur, Field(discriminator="policy")] = Field(
         default_factory=lambda: Concur(policy="concur")
     )
@@ -293,6 +273,5 @@ class Workload(Section):
     )
     output: Path = Field(
         Path("runs"),
-        description="Directory under which the run's own directory is made; relative "
-        "to the current directory.",
+        description="Directory under which the run's own directory is made; relative to the current directory.",
     )
