@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from concur_batch.control.law import Branch, Law
-from concur_batch.control.window import Window
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import AgentCap, Concur, NoControl, RequestCap
 
@@ -22,10 +21,15 @@ class Verdict:
 
 
 class Policy(Protocol):
-    """Gives the window of a run and, once a period, its next capacity."""
+    """Gives a window its capacity: at the start, and then once a period."""
 
-    def open(self) -> Window:
-        """The window at the start of the run."""
+    @property
+    def per_generation(self) -> bool:
+        """Whether a place lasts for one generation only."""
+        ...
+
+    def start(self, places_held: int) -> int | None:
+        """The first capacity; `places_held` is above zero where a controller takes over a running batch."""
         ...
 
     def step(self, capacity: int | None, sample: Sample) -> Verdict:
@@ -41,8 +45,8 @@ class Fixed:
     per_generation: bool
     reason: str
 
-    def open(self) -> Window:
-        return Window(self.capacity, per_generation=self.per_generation)
+    def start(self, places_held: int) -> int | None:
+        return self.capacity
 
     def step(self, capacity: int | None, sample: Sample) -> Verdict:
         return Verdict(capacity, capacity, Branch.FIXED, self.reason)
@@ -56,9 +60,10 @@ class Aimd:
     initial_window: int
     min_window: int
     max_window: int
+    per_generation: bool = False
 
-    def open(self) -> Window:
-        return Window(self._clamp(self.initial_window))
+    def start(self, places_held: int) -> int | None:
+        return self._clamp(places_held or self.initial_window)
 
     def step(self, capacity: int | None, sample: Sample) -> Verdict:
         if capacity is None:

@@ -119,9 +119,11 @@ class Window:
         A report that a newer permit has overtaken is void, since that permit lets the agent go on.
         """
         member = self._members.get(agent)
-        if member is None or member.epoch != epoch or agent not in self._marked:
+        # An equal epoch means that the host's last word was a mark, even if a controller before this one set it.
+        if member is None or member.epoch != epoch or agent not in self._holders:
             return []
-        del self._marked[agent], self._holders[agent]
+        del self._holders[agent]
+        self._marked.pop(agent, None)
         member.state = State.PAUSED
         self._paused[agent] = None
         self.moves.paused += 1

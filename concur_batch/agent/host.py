@@ -1,0 +1,268 @@
+"""A Ray actor that runs hundreds to thousands of agents as coroutines.
+
+Agents are not Ray calls: Ray's limit of concurrent calls to an async actor does not bound them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from concur_batch.agent.gate import Draining, Event, Gate
+from concur_batch.agent.outbox import Outbox
+from concur_batch.agent.rollout import Rollout, Services
+from concur_batch.agent.spec import AgentSpec, Ending
+from concur_batch.agent.tokenizer import load_tokenizer
+from concur_batch.control.window import Membership, Permit
+from concur_batch.engine.sglang import SglangEngine
+from concur_batch.trace.encode import encode
+from concur_batch.workload.schema import Limits, Sampling, SandboxTools, SyntheticTools
+from tools_env.sandbox import SandboxEnvironment
+from tools_env.spec import ToolEnvironment
+from tools_env.synthetic import SyntheticEnvironment
+
+_BEAT_SECONDS = 0.5
+_LAG_PROBE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """All that a host needs, as plain data. Directories lie in the run directory, which every node sees."""
+
+    run: str
+    name: str
+    started_at: float  # wall clock of the run's start, to align this process's monotonic clock with
+    engine_url: str
+    api_key: str | None
+    request_seconds: float
+    retries: int
+    tokenizer_directory: Path
+    workspaces: Path
+    tools: SandboxTools | SyntheticTools
+    format: str
+    system: str
+    sampling: Sampling
+    limits: Limits
+    attempts: int
+    context_tokens: int
+    page_size: int
+    seed: int
+    per_generation: bool
+
+
+class AgentHost:
+    """`controller` and `recorder` are Ray actor handles, or anything with the same methods' `.remote`."""
+
+    def __init__(self, config: HostConfig, controller: Any, recorder: Any) -> None:
+        self._config = config
+        self._controller = controller
+        self._recorder = recorder
+        self._tokenizer = load_tokenizer(config.tokenizer_directory)
+        self._tools = make_tools(config)
+        offset = time.monotonic() - (time.time() - config.started_at)
+        self._clock: Callable[[], float] = lambda: time.monotonic() - offset
+        self._running: dict[str, Rollout] = {}
+        self._totals: dict[str, float] = {}
+        self._endings: dict[str, int] = {}
+        self._rewards: list[float] = []
+        self._lags_seconds: list[float] = []
+        self._unreported_recomputed = 0
+        self._census_wanted = True
+        self._draining = False
+        self._opened = False
+
+    async def open(self) -> dict[str, Any]:
+        """Connect to the engine and start reporting; returns where this host runs."""
+        config = self._config
+        self._engine = SglangEngine(config.engine_url, config.request_seconds, config.retries, config.api_key)
+        self._events: Outbox[Event] = Outbox(self._report)
+        self._records: Outbox[bytes] = Outbox(self._commit)
+        self._gate = Gate(self._events.put, per_generation=config.per_generation)
+        self._services = Services(
+            run=config.run,
+            engine=self._engine,
+            tools=self._tools,
+            specs=self._tools.specs(),
+            tokenizer=self._tokenizer,
+            gate=self._gate,
+            records=self._records,
+            clock=self._clock,
+            format=config.format,
+            system=config.system,
+            sampling=config.sampling,
+            limits=config.limits,
+            context_tokens=config.context_tokens,
+            page_size=config.page_size,
+            host=config.name,
+            replica="0",
+        )
+        self._background = [asyncio.create_task(self._beat()), asyncio.create_task(self._probe_lag())]
+        self._opened = True
+        return {"node": socket.gethostname(), "pid": os.getpid()}
+
+    async def run(self, specs: Sequence[AgentSpec]) -> dict[str, int]:
+        """Run these agents to their ends; returns counts by status. Several calls may be under way."""
+        endings = await asyncio.gather(*(self._run_agent(spec) for spec in specs))
+        await self._records.sent()
+        await self._events.sent()
+        counts: dict[str, int] = {}
+        for ending in endings:
+            status = "unfinished" if ending is None else ending.status
+            counts[status] = counts.get(status, 0) + 1
+        return counts
+
+    async def permit(self, permits: list[Permit]) -> None:
+        """Take the controller's permits."""
+        self._gate.apply(permits)
+
+    async def drain(self) -> None:
+        """Start no further turn; agents end after the turn they are in, with all of it recorded."""
+        self._draining = True
+        self._gate.drain()
+
+    async def status(self) -> dict[str, Any]:
+        """Sums over all agents so far, running ones included, for live views and the summary."""
+        sums = dict(self._totals)
+        for rollout in self._running.values():
+            for name in _STATUS:
+                sums[name] = sums.get(name, 0) + getattr(rollout.tally, name)
+        lags = sorted(self._lags_seconds)
+        return {
+            "sums": sums,
+            "endings": dict(self._endings),
+            "rewards": (len(self._rewards), sum(self._rewards)),
+            "running": len(self._running),
+            "loop_lag_p99_seconds": lags[int(len(lags) * 0.99)] if lags else 0.0,
+            "cpu_seconds": time.process_time(),
+            "backlog_records": self._records.backlog,
+            "recorder_error": str(self._records.last_error) if self._records.last_error else None,
+        }
+
+    async def close(self) -> None:
+        """Stop the background work and let go of engine and tools."""
+        for task in self._background:
+            task.cancel()
+        await self._events.close()
+        await self._records.close()
+        await self._engine.close()
+        await self._tools.close()
+
+    async def _run_agent(self, spec: AgentSpec) -> Ending | None:
+        """All attempts of one agent. None: the run was stopped before its end, so that it has no final row."""
+        for attempt in range(spec.attempt, spec.attempt + self._config.attempts):
+            rollout = Rollout(replace(spec, attempt=attempt), self._services)
+            self._running[spec.agent_id] = rollout
+            try:
+                ending, row = await rollout.run()
+            except Draining:
+                self._count(rollout)
+                return None
+            last = attempt + 1 == spec.attempt + self._config.attempts
+            final = last or ending.failure_class != "infrastructure"
+            if not final and self._draining:
+                self._count(rollout)
+                return None
+            number = self._records.put(encode("agents", {**row, "final": final}))
+            self._count(rollout)
+            if final:
+                key = ending.failure_class if ending.status == "failed" else ending.status
+                self._endings[str(key)] = self._endings.get(str(key), 0) + 1
+                if row.get("reward") is not None:
+                    self._rewards.append(row["reward"])
+                await self._records.sent(number)
+                return ending
+        raise AssertionError("an agent has at least one attempt")
+
+    def _count(self, rollout: Rollout) -> None:
+        self._running.pop(rollout.spec.agent_id, None)
+        for name in _STATUS:
+            self._totals[name] = self._totals.get(name, 0) + getattr(rollout.tally, name)
+
+    async def _report(self, events: list[Event]) -> None:
+        known = await self._controller.report.remote(self._config.name, events)
+        if not known:
+            await self._introduce()
+
+    async def _introduce(self) -> None:
+        """To a controller that does not know us: at first, or when it was restarted."""
+        census: list[Membership] = self._gate.census()
+        await self._controller.introduce.remote(self._config.name, _this_actor(), census)
+
+    async def _commit(self, lines: list[bytes]) -> None:
+        await self._recorder.commit.remote(b"".join(lines))
+
+    async def _beat(self) -> None:
+        """Tell the controller what it records but need not know at once."""
+        while True:
+            changes = self._gate.take_changes()
+            recomputed = self._recomputed_since_last_beat()
+            try:
+                known = await self._controller.beat.remote(self._config.name, changes, recomputed)
+                if not known:
+                    await self._introduce()
+            except Exception:  # a controller that restarts; its successor asks for a census
+                await asyncio.sleep(_BEAT_SECONDS)
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    def _recomputed_since_last_beat(self) -> int:
+        total = int(self._totals.get("recomputed_tokens", 0)) + sum(
+            rollout.tally.recomputed_tokens for rollout in self._running.values()
+        )
+        new, self._unreported_recomputed = total - self._unreported_recomputed, total
+        return new
+
+    async def _probe_lag(self) -> None:
+        """How late the event loop wakes a sleeper: above 100 ms, tool results and grants are handled late."""
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(_LAG_PROBE_SECONDS)
+            self._lags_seconds.append(time.monotonic() - began - _LAG_PROBE_SECONDS)
+            if len(self._lags_seconds) > 20_000:
+                del self._lags_seconds[:10_000]
+
+
+_STATUS = (
+    "turns",
+    "tool_calls",
+    "malformed_turns",
+    "pauses",
+    "input_tokens",
+    "output_tokens",
+    "cached_device_tokens",
+    "cached_host_tokens",
+    "first_tokens",
+    "recomputed_tokens",
+    "rounding_tokens",
+    "generation_seconds",
+    "tool_seconds",
+    "paused_seconds",
+)
+
+
+def make_tools(config: HostConfig) -> ToolEnvironment:
+    """The tool environment that the workload names."""
+    tools = config.tools
+    if isinstance(tools, SyntheticTools):
+        return SyntheticEnvironment(tools.wait_seconds, tools.observation_words, config.seed)
+    return SandboxEnvironment(
+        config.workspaces,
+        list(tools.names),
+        deadline_seconds=tools.deadline_seconds,
+        output_limit_bytes=tools.output_limit_bytes,
+        memory_limit_bytes=tools.memory_limit_bytes,
+        process_limit=tools.process_limit,
+        max_running=tools.max_running,
+        keep=tools.keep_workspaces,
+    )
+
+
+def _this_actor() -> Any:
+    import ray
+
+    return ray.get_runtime_context().current_actor

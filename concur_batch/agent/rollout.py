@@ -1,0 +1,377 @@
+"""One attempt of one agent, from its first wish to generate to its end.
+
+A turn: admission -> generation by token ids -> parsed action -> tools -> observation appended -> record committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import orjson
+
+from concur_batch.agent.actions import Answer, Call, Calls, Malformed, Truncated, parse
+from concur_batch.agent.gate import Gate, Waits
+from concur_batch.agent.prompting import initial_messages, observation_messages, retry_messages
+from concur_batch.agent.spec import AgentSpec, AnswerCheck, CommandCheck, Ending
+from concur_batch.agent.tokenizer import Tokenizer
+from concur_batch.agent.transcript import Transcript
+from concur_batch.engine.protocol import ContextOverflow, Engine, EngineError, GenerationRequest
+from concur_batch.trace.encode import encode_turn
+from concur_batch.workload.schema import Limits, Sampling
+from tools_env.spec import Session, ToolEnvironment, ToolResult, ToolSpec
+from tools_env.verify import verify_answer, verify_command
+
+# Above this many characters an observation is tokenized in a thread: 1,000 agents share one event loop.
+_INLINE_CHARACTERS = 2_000
+
+
+class Records(Protocol):
+    """Where rows go. `put` never blocks."""
+
+    def put(self, item: bytes) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What every agent of a host shares."""
+
+    run: str
+    engine: Engine
+    tools: ToolEnvironment
+    specs: Sequence[ToolSpec]
+    tokenizer: Tokenizer
+    gate: Gate
+    records: Records
+    clock: Callable[[], float]  # seconds since the run's start
+    format: str
+    system: str
+    sampling: Sampling
+    limits: Limits
+    context_tokens: int  # the engine's or the workload's limit, whichever is smaller
+    page_size: int
+    host: str
+    replica: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over an agent's turns; the columns of the same names in `agents`."""
+
+    turns: int = 0
+    tool_calls: int = 0
+    malformed_turns: int = 0
+    pauses: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_device_tokens: int = 0
+    cached_host_tokens: int = 0
+    cached_storage_tokens: int = 0
+    first_tokens: int = 0
+    recomputed_tokens: int = 0
+    rounding_tokens: int = 0
+    retractions: int = 0
+    pending_seconds: float = 0.0
+    paused_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    generation_seconds: float = 0.0
+    tool_queue_seconds: float = 0.0
+    tool_seconds: float = 0.0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a turn's row."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + row[name])
+
+    @property
+    def active_seconds(self) -> float:
+        """Time that counts against the agent's own budget: pauses and queues do not."""
+        return self.generation_seconds + self.tool_seconds
+
+
+_SUMMED = [name for name in Tally.__slots__ if name not in ("turns", "tool_calls", "malformed_turns", "pauses")]
+
+
+class Rollout:
+    """Runs one attempt; `tally` grows while it runs, for live views."""
+
+    def __init__(self, spec: AgentSpec, services: Services) -> None:
+        self.spec = spec
+        self.tally = Tally()
+        self._services = services
+        self._transcript = Transcript(services.tokenizer)
+        self._malformed_in_a_row = 0
+        self._started_seconds = services.clock()
+        self._admitted_seconds: float | None = None
+        # Of a fixed width, since engines abort by rid prefix; unique among the runs that share an engine.
+        digest = hashlib.blake2b(f"{services.run}\0{spec.agent_id}".encode(), digest_size=8).hexdigest()
+        self._rid = f"{digest}-{spec.attempt:02d}"
+        self._key = {
+            "agent_id": spec.agent_id,
+            "task_id": spec.task_id,
+            "sample": spec.sample,
+            "attempt": spec.attempt,
+        }
+
+    async def run(self) -> tuple[Ending, dict[str, Any]]:
+        """Run to the end; returns it and the agent's row, whose `final` the caller decides. Raises Draining."""
+        services = self._services
+        session: Session | None = None
+        try:
+            try:
+                session = await services.tools.open(self.spec.agent_id, self.spec.files)
+                ending = await self._turns(session)
+            except EngineError as error:
+                ending = Ending("failed", "engine", "infrastructure", str(error))
+            except _SandboxFailed as error:
+                ending = Ending("failed", "sandbox", "infrastructure", str(error))
+            services.gate.leave(self.spec.agent_id)  # before the check: it needs no place at the engine
+            row = self._row(ending)
+            if ending.status != "failed" and self.spec.check is not None:
+                row |= await self._verify(self.spec.check, session, ending)
+            return ending, row
+        finally:
+            services.gate.leave(self.spec.agent_id)
+            if session is not None:
+                await session.close()
+
+    async def _turns(self, session: Session) -> Ending:
+        services = self._services
+        messages, tools = initial_messages(
+            services.system, self.spec.prompt, services.specs, services.format, services.tokenizer.template
+        )
+        self._transcript.start(messages, tools)
+        while True:
+            wanted_seconds = services.clock()
+            waits = await services.gate.enter(self.spec.agent_id)
+            if self._admitted_seconds is None:
+                self._admitted_seconds = services.clock()
+            elif waits.paused_seconds:
+                self.tally.pauses += 1
+            ending = self._over_limit()
+            if ending is not None:
+                return ending
+            ending = await self._turn(session, wanted_seconds, waits)
+            if ending is not None:
+                return ending
+
+    def _over_limit(self) -> Ending | None:
+        limits, tally = self._services.limits, self.tally
+        if tally.turns >= limits.turns:
+            return _limit("turns", f"{limits.turns} turns")
+        if len(self._transcript.ids) >= self._services.context_tokens:
+            return _limit("context", f"the history fills the context of {self._services.context_tokens} tokens")
+        if limits.output_tokens is not None and tally.output_tokens >= limits.output_tokens:
+            return _limit("output_tokens", f"{limits.output_tokens} output tokens")
+        if limits.active_seconds is not None and tally.active_seconds >= limits.active_seconds:
+            return _limit("active_seconds", f"{limits.active_seconds:g} s of generation and tools")
+        wall_seconds = self._services.clock() - (self._admitted_seconds or self._started_seconds)
+        if limits.wall_seconds is not None and wall_seconds >= limits.wall_seconds:
+            return _limit("wall_seconds", f"{limits.wall_seconds:g} s since its admission")
+        return None
+
+    async def _turn(self, session: Session, wanted_seconds: float, waits: Waits) -> Ending | None:
+        services, transcript, tally = self._services, self._transcript, self.tally
+        room = services.context_tokens - len(transcript.ids)
+        if services.limits.output_tokens is not None:
+            room = min(room, services.limits.output_tokens - tally.output_tokens)
+        request = GenerationRequest(
+            rid=f"{self._rid}-{tally.turns:05d}",
+            input_ids=transcript.ids,
+            max_new_tokens=min(services.sampling.max_tokens, room),
+            seed=self.spec.seed,
+            sampling=sampling_parameters(services.sampling),
+            logprobs=services.sampling.logprobs,
+        )
+        delta = transcript.take_delta()
+        generation_started = services.clock()
+        try:
+            generation = await services.engine.generate(request)
+        except ContextOverflow as error:
+            return _limit("context", str(error))
+        generation_seconds = services.clock() - generation_started
+        services.gate.generated(self.spec.agent_id)
+
+        tokens = transcript.account(
+            generation.input_tokens,
+            generation.cached_device_tokens,
+            generation.cached_host_tokens,
+            generation.cached_storage_tokens,
+            services.page_size,
+        )
+        transcript.generated(generation.output_ids)
+        text = services.tokenizer.decode(generation.output_ids)
+        action = parse(services.format, text, generation.finish_reason, services.specs)
+
+        tools_started = services.clock()
+        calls: Sequence[Call] = action.calls if isinstance(action, Calls) else ()
+        results, tool_rows = await self._execute(session, calls)
+        tool_queue_seconds = sum(result.queue_seconds for result in results)
+        tool_seconds = services.clock() - tools_started - tool_queue_seconds
+        ending, messages = self._consequence(action, calls, results)
+        if messages:
+            await self._observe(messages)
+
+        tally.turns += 1
+        tally.tool_calls += len(calls)
+        row = {
+            **self._key,
+            "turn": tally.turns - 1,
+            "rid": request.rid,
+            "replica": services.replica,
+            "request_attempts": generation.attempts,
+            "input_delta_ids": delta,
+            "output_ids": generation.output_ids,
+            "output_logprobs": generation.logprobs,
+            "ids_estimated": False,
+            "output_text": text,
+            "finish_reason": generation.finish_reason,
+            "action": _ACTION_NAMES[type(action)],
+            "input_tokens": generation.input_tokens,
+            "output_tokens": len(generation.output_ids),
+            "cached_device_tokens": generation.cached_device_tokens,
+            "cached_host_tokens": generation.cached_host_tokens,
+            "cached_storage_tokens": generation.cached_storage_tokens,
+            "first_tokens": tokens.first,
+            "recomputed_tokens": tokens.recomputed,
+            "rounding_tokens": tokens.rounding,
+            "retractions": generation.retractions,
+            "context_tokens": generation.input_tokens + len(generation.output_ids),
+            "started_seconds": wanted_seconds,
+            "generation_started_seconds": generation_started,
+            "ended_seconds": services.clock(),
+            "pending_seconds": waits.pending_seconds,
+            "paused_seconds": waits.paused_seconds,
+            "queue_seconds": waits.queue_seconds,
+            "generation_seconds": generation_seconds,
+            "tool_queue_seconds": tool_queue_seconds,
+            "tool_seconds": tool_seconds,
+            "engine_queue_seconds": generation.queue_seconds,
+            "engine_prefill_seconds": generation.prefill_seconds,
+            "engine_decode_seconds": generation.decode_seconds,
+        }
+        tally.add(row)
+        services.records.put(encode_turn(row, tool_rows))
+        return ending
+
+    async def _execute(self, session: Session, calls: Sequence[Call]) -> tuple[list[ToolResult], list[dict[str, Any]]]:
+        """Run the calls of one turn in the order the model wrote them: they share a workspace."""
+        results: list[ToolResult] = []
+        rows: list[dict[str, Any]] = []
+        for index, call in enumerate(calls):
+            started_seconds = self._services.clock()
+            result = await session.call(call.name, call.arguments)
+            if result.status == "crashed":
+                raise _SandboxFailed(result.output)
+            results.append(result)
+            rows.append(
+                {
+                    **self._key,
+                    "turn": self.tally.turns,
+                    "call": index,
+                    "name": call.name,
+                    "arguments": orjson.dumps(call.arguments).decode(),
+                    "status": result.status,
+                    "output": result.output,
+                    "exit_code": result.exit_code,
+                    "truncated": result.truncated,
+                    "output_bytes": result.output_bytes,
+                    "started_seconds": started_seconds,
+                    "queue_seconds": result.queue_seconds,
+                    "seconds": result.seconds,
+                }
+            )
+        return results, rows
+
+    def _consequence(
+        self, action: Any, calls: Sequence[Call], results: Sequence[ToolResult]
+    ) -> tuple[Ending | None, list[dict[str, Any]]]:
+        """Whether the turn ends the agent, and the observation messages if it does not."""
+        services = self._services
+        match action:
+            case Answer(text=text):
+                return Ending("finished", "answer", answer=text), []
+            case Truncated():
+                return _limit("length", "the turn's output was cut by its token limit; nothing in it was executed"), []
+            case Malformed(reason=reason):
+                self.tally.malformed_turns += 1
+                self._malformed_in_a_row += 1
+                if self._malformed_in_a_row >= services.limits.malformed:
+                    return Ending("failed", "malformed", "model", reason), []
+                return None, retry_messages(reason, services.format)
+        self._malformed_in_a_row = 0
+        answers = [result.answer for result in results if result.answer is not None]
+        if answers:
+            return Ending("finished", "submit", answer=answers[-1]), []
+        return None, observation_messages(
+            list(zip(calls, results, strict=True)), services.format, services.tokenizer.template
+        )
+
+    async def _observe(self, messages: list[dict[str, Any]]) -> None:
+        if sum(len(str(message["content"])) for message in messages) > _INLINE_CHARACTERS:
+            ids = await asyncio.to_thread(self._transcript.encode_observation, messages)
+        else:
+            ids = self._transcript.encode_observation(messages)
+        self._transcript.append(ids)
+
+    async def _verify(
+        self, check: CommandCheck | AnswerCheck, session: Session | None, ending: Ending
+    ) -> dict[str, Any]:
+        """The reward columns. A check that could not be run leaves the reward null and says why."""
+        began = time.monotonic()
+        match check:
+            case AnswerCheck():
+                reward, output = verify_answer(ending.answer, check.expected, check.match), None
+            case CommandCheck():
+                assert session is not None
+                verdict = await verify_command(session, check.command, check.files, check.deadline_seconds)
+                reward, output = verdict.reward, verdict.output
+        return {"reward": reward, "verify_output": output, "verify_seconds": time.monotonic() - began}
+
+    def _row(self, ending: Ending) -> dict[str, Any]:
+        services, tally = self._services, self.tally
+        return {
+            **self._key,
+            "status": ending.status,
+            "end_reason": ending.reason,
+            "failure_class": ending.failure_class,
+            "error": ending.error,
+            "answer": ending.answer,
+            "seed": self.spec.seed,
+            **{name: getattr(tally, name) for name in Tally.__slots__},
+            "context_tokens": len(self._transcript.ids),
+            "started_seconds": self._started_seconds,
+            "admitted_seconds": self._admitted_seconds,
+            "ended_seconds": services.clock(),
+            "ended_at": datetime.now(UTC).isoformat(timespec="microseconds"),
+            "host": services.host,
+            "replica": services.replica,
+        }
+
+
+class _SandboxFailed(Exception):
+    """The sandbox itself failed: infrastructure, not the agent's doing."""
+
+
+_ACTION_NAMES = {Calls: "calls", Answer: "answer", Malformed: "malformed", Truncated: "truncated"}
+
+
+def _limit(reason: str, detail: str) -> Ending:
+    return Ending("limit", reason, "limit", detail)
+
+
+def sampling_parameters(sampling: Sampling) -> dict[str, Any]:
+    """The engine's sampling parameters for a workload's; `extra` overrides."""
+    parameters: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+    }
+    if sampling.stop:
+        parameters["stop"] = sampling.stop
+    return parameters | sampling.extra

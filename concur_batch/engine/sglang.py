@@ -1,0 +1,191 @@
+"""Client of a SGLang server (0.5.x): token ids in, token ids out, over `/generate`.
+
+aiohttp is used since httpx collapses above some 64 requests in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import orjson
+
+from concur_batch.engine.metrics import make_reading
+from concur_batch.engine.protocol import (
+    ContextOverflow,
+    EngineError,
+    EngineInfo,
+    Generation,
+    GenerationRequest,
+    Reading,
+)
+
+_READ_TIMEOUT = aiohttp.ClientTimeout(total=10)
+# What SGLang says when a prompt fits neither the context nor the pool (tokenizer_manager.py, managers/utils.py,
+# scheduler.py of 0.5.23).
+_OVERFLOW = ("longer than the model's context length", "exceeds the maximum allowed length", "KV memory budget",
+             "exceeds the model's maximum context length")  # fmt: skip
+
+
+class SglangEngine:
+    """One SGLang server. Must be made on the event loop that uses it.
+
+    `request_seconds` bounds one generation, its queueing in the engine included; `retries` is how often a failed one
+    is sent again. Repeating is safe: a generation has no effect but its answer, and each try has a rid of its own, so
+    that a late answer to an earlier try cannot be taken for this one's.
+    """
+
+    def __init__(self, url: str, request_seconds: float, retries: int, api_key: str | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._timeout = aiohttp.ClientTimeout(total=request_seconds, sock_connect=30)
+        self._retries = retries
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # limit=0: thousands of agents have a request in flight; the engine queues them, not our pool.
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers)
+
+    async def probe(self) -> EngineInfo:
+        info = await self._get_json("/server_info")
+        reading = await self.read()
+        states = info.get("internal_states") or [{}]
+        pool = reading.pool_tokens or info.get("max_total_num_tokens") or states[0].get("max_total_num_tokens")
+        names = {"locked_tokens": "KV usage", "evictable_tokens": "occupancy", "device_hit_tokens_total": "hit rate"}
+        return EngineInfo(
+            kind="sglang",
+            version=info.get("version"),
+            pool_tokens=pool,
+            page_size=int(info.get("page_size") or 1),
+            context_tokens=info.get("context_length") or info.get("max_req_input_len"),
+            missing_signals=tuple(name for field, name in names.items() if getattr(reading, field) is None),
+        )
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        for attempt in range(self._retries + 1):
+            if attempt:
+                # Full jitter, so that thousands of agents do not return to a restarted engine at once.
+                await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**attempt)))
+            rid = f"{request.rid}-{attempt:02d}"
+            try:
+                answer = await self._post_generate(rid, request)
+                return _generation(answer, attempt + 1)
+            except ContextOverflow:
+                raise
+            except (aiohttp.ClientError, EngineError, OSError) as error:
+                problem = str(error) or type(error).__name__
+            except TimeoutError:
+                problem = f"no answer within {self._timeout.total:.0f} s"
+                await self._abort(rid)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._abort(rid))
+                raise
+        raise EngineError(f"{self._url}: {problem} ({self._retries + 1} tries)")
+
+    async def read(self) -> Reading:
+        at_seconds = time.monotonic()
+        metrics, loads = await asyncio.gather(self._get_text("/metrics"), self._get_loads())
+        return make_reading(metrics, loads, at_seconds)
+
+    async def ready(self) -> bool:
+        """Whether the server takes requests now; never raises for a server that is not there yet."""
+        try:
+            async with self._session.get(f"{self._url}/ready", timeout=_READ_TIMEOUT) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def _post_generate(self, rid: str, request: GenerationRequest) -> Mapping[str, Any]:
+        body = orjson.dumps(
+            {
+                "rid": rid,
+                "input_ids": request.input_ids,
+                "sampling_params": {
+                    **request.sampling,
+                    "max_new_tokens": request.max_new_tokens,
+                    "sampling_seed": request.seed,
+                },
+                "return_logprob": request.logprobs,
+            },
+            option=orjson.OPT_SERIALIZE_NUMPY,
+        )
+        headers = {"Content-Type": "application/json"}
+        async with self._session.post(
+            f"{self._url}/generate", data=body, headers=headers, timeout=self._timeout
+        ) as response:
+            text = await response.read()
+            if response.status != 200:
+                raise _failure(response.status, text.decode(errors="replace"))
+        try:
+            answer = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise EngineError(f"the answer is not JSON: {error}") from None
+        if not isinstance(answer, dict) or "meta_info" not in answer or "output_ids" not in answer:
+            raise EngineError("the answer holds no output_ids and meta_info")
+        return answer
+
+    async def _abort(self, rid: str) -> None:
+        try:
+            async with self._session.post(
+                f"{self._url}/abort_request", json={"rid": rid}, timeout=_READ_TIMEOUT
+            ) as response:
+                await response.read()
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            pass  # a server that does not answer has nothing to abort
+
+    async def _get_text(self, path: str) -> str | None:
+        try:
+            async with self._session.get(f"{self._url}{path}", timeout=_READ_TIMEOUT) as response:
+                return await response.text() if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise EngineError(f"{self._url}{path}: {str(error) or type(error).__name__}") from None
+
+    async def _get_json(self, path: str) -> dict[str, Any]:
+        text = await self._get_text(path)
+        if text is None:
+            raise EngineError(f"{self._url}{path} is not served: is this a SGLang server?")
+        return dict(orjson.loads(text))
+
+    async def _get_loads(self) -> dict[str, Any] | None:
+        text = await self._get_text("/v1/loads?include=core")
+        return None if text is None else dict(orjson.loads(text))
+
+
+def _failure(status: int, text: str) -> EngineError:
+    first_line = " ".join(text.split())[:300]
+    if any(mark in text for mark in _OVERFLOW):
+        return ContextOverflow(first_line)
+    return EngineError(f"HTTP {status}: {first_line}")
+
+
+def _generation(answer: Mapping[str, Any], attempts: int) -> Generation:
+    meta = answer["meta_info"]
+    reason = meta.get("finish_reason") or {}
+    kind = reason.get("type", "stop")
+    if kind == "abort":
+        raise _failure(reason.get("status_code") or 500, str(reason.get("message", "aborted")))
+    tiers = meta.get("cached_tokens_details") or {}
+    host, storage = int(tiers.get("host") or 0), int(tiers.get("storage") or 0)
+    logprobs = meta.get("output_token_logprobs")
+    started, prefilled = meta.get("forward_entry_time"), meta.get("prefill_finished_time")
+    latency = meta.get("e2e_latency")
+    queue = meta.get("queue_time")
+    prefill = prefilled - started if prefilled and started else None
+    return Generation(
+        output_ids=answer["output_ids"],
+        finish_reason="length" if kind == "length" else "stop",
+        input_tokens=int(meta["prompt_tokens"]),
+        cached_device_tokens=int(meta.get("cached_tokens") or 0) - host - storage,
+        cached_host_tokens=host,
+        cached_storage_tokens=storage,
+        retractions=int(meta.get("num_retractions") or 0),
+        queue_seconds=queue,
+        prefill_seconds=prefill,
+        decode_seconds=latency - queue - prefill if None not in (latency, queue, prefill) else None,
+        logprobs=[float(entry[0]) for entry in logprobs] if logprobs else None,
+        attempts=attempts,
+    )
