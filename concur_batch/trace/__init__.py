@@ -1,0 +1,1 @@
+"""A run's records: schema, journal, Parquet and reading."""

@@ -1,0 +1,155 @@
+"""Rows to journal lines. A row is checked against its schema here, at its host, so that what is committed can be
+stored: a wrong row fails where it was made and before it is acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from concur_batch.trace.schema import SCHEMAS
+
+_MAX_FLOAT = float(np.finfo(np.float64).max)
+
+
+class _Column(NamedTuple):
+    name: str
+    types: tuple[type, ...]
+    exact: frozenset[type]  # the common types, looked up instead of isinstance
+    low: float | None
+    high: float | None
+    required: bool
+
+
+def _column(field: pa.Field) -> _Column:
+    low: float | None = None
+    high: float | None = None
+    types: tuple[type, ...]
+    if pa.types.is_integer(field.type):
+        types = (int, np.integer)
+        low, high = -(2 ** (field.type.bit_width - 1)), 2 ** (field.type.bit_width - 1) - 1
+    elif pa.types.is_floating(field.type):
+        types = (float, int, np.floating, np.integer)
+        if not field.nullable:  # JSON has no NaN and no infinity: they become null
+            low, high = -_MAX_FLOAT, _MAX_FLOAT
+    elif pa.types.is_boolean(field.type):
+        types = (bool, np.bool_)
+    elif pa.types.is_string(field.type):
+        types = (str,)
+    elif pa.types.is_timestamp(field.type):
+        types = (datetime, str)
+    else:
+        types = (list, tuple, np.ndarray)
+    return _Column(field.name, types, frozenset(types), low, high, not field.nullable)
+
+
+class _Table(NamedTuple):
+    names: frozenset[str]
+    columns: tuple[_Column, ...]
+    lists: tuple[tuple[str, bool], ...]  # name, whether of integers
+    timestamps: tuple[str, ...]
+
+
+_OF = {
+    name: _Table(
+        frozenset(schema.names),
+        tuple(_column(field) for field in schema),
+        tuple((f.name, pa.types.is_integer(f.type.value_type)) for f in schema if pa.types.is_list(f.type)),
+        tuple(f.name for f in schema if pa.types.is_timestamp(f.type)),
+    )
+    for name, schema in SCHEMAS.items()
+}
+
+
+def encode(table: str, row: Mapping[str, Any]) -> bytes:
+    """One framed line of a table (a key of SCHEMAS).
+
+    Nullable columns may be left out. Lists may be numpy arrays (int32 and float32 are the cheapest); a moment is an
+    aware datetime or its ISO text. Lone surrogates in text become U+FFFD. NaN and infinities become null, JSON has
+    neither, and are refused where the column cannot be null.
+    Raises KeyError for columns missing or unknown, TypeError or ValueError for a value that the column cannot hold;
+    each names table and column.
+    """
+    spec = _OF[table]
+    if not row.keys() <= spec.names:
+        raise KeyError(f"{table}: unknown columns {sorted(row.keys() - spec.names)}")
+    for name, types, exact, low, high, required in spec.columns:
+        value = row.get(name)
+        if value is None:
+            if required:
+                missing = [c.name for c in spec.columns if c.required and row.get(c.name) is None]
+                raise KeyError(f"{table}: missing or null columns {missing}")
+            continue
+        if type(value) not in exact and (not isinstance(value, types) or isinstance(value, bool)):
+            raise TypeError(f"{table}.{name}: {type(value).__name__} where {types[0].__name__} is due")
+        if low is not None and high is not None and not low <= value <= high:
+            raise ValueError(f"{table}.{name}: {value} is out of range")
+    changed: dict[str, Any] = {}
+    for name, integers in spec.lists:
+        if (value := row.get(name)) is not None:
+            changed[name] = _items(f"{table}.{name}", value, integers)
+    for name in spec.timestamps:
+        if (value := row.get(name)) is not None:
+            changed[name] = _moment(f"{table}.{name}", value)
+    if changed:
+        row = {**row, **changed}
+    return b"%b\t%b\n" % (table.encode(), _dumps(row))
+
+
+def encode_turn(turn_row: Mapping[str, Any], tool_rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """The framed lines of one turn, tools rows first: they are committed together, or not at all."""
+    return b"".join([*(encode("tools", row) for row in tool_rows), encode("turns", turn_row)])
+
+
+def _items(where: str, value: Any, integers: bool) -> Any:
+    if integers:
+        array = value if isinstance(value, np.ndarray) else _integers(where, value)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise TypeError(f"{where}: {array.dtype} of shape {array.shape} where int32 ids are due")
+        if array.dtype != np.int32 and len(array) and not -(2**31) <= array.min() <= array.max() < 2**31:
+            raise ValueError(f"{where}: an id out of int32's range")
+        return np.ascontiguousarray(array, dtype=np.int32)
+    if isinstance(value, np.ndarray):
+        if value.ndim != 1 or value.dtype.kind != "f":
+            raise TypeError(f"{where}: {value.dtype} of shape {value.shape} where float32 are due")
+        return np.ascontiguousarray(value, dtype=np.float32)
+    for item in set(map(type, value)):
+        if item not in (float, int, type(None)):
+            raise TypeError(f"{where}: an item of type {item.__name__} where float is due")
+    return value
+
+
+def _integers(where: str, value: Any) -> Any:
+    if not len(value):
+        return np.empty(0, np.int32)
+    array = np.array(value)
+    if array.dtype.kind == "i":
+        return array
+    raise TypeError(f"{where}: not a list of int32 ids")
+
+
+def _moment(where: str, value: datetime | str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        raise ValueError(f"{where}: not an ISO time: {str(value)[:40]!r}") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{where}: a time without its zone: {moment}")
+    return moment.astimezone(UTC)
+
+
+def _dumps(row: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # lone surrogates
+        clean = {name: _clean(value) if isinstance(value, str) else value for name, value in row.items()}
+        return orjson.dumps(clean, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _clean(text: str) -> str:
+    """The text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,131 @@
+"""Segments to Parquet: `<run_dir>/<table>/<segment>.parquet`, one part a table and segment.
+
+A part's name follows from its segment, so storing a segment again, after a crash halfway, rewrites the same parts.
+The rows are parsed by Arrow straight from the journal's bytes; Python touches no value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet
+
+from concur_batch.trace.files import disk_error, replacing
+from concur_batch.trace.journal import Row, is_json, read_journal, torn_middle
+from concur_batch.trace.schema import SCHEMAS
+
+JOURNAL = "journal"
+REJECTED = "rejected"
+SEGMENT_SUFFIX = ".jsonl"
+PART_SUFFIX = ".parquet"
+
+# Token ids compress best as plain int32 under zstd (1.5 to 1.7 bytes a token; dictionary 1.6, delta 2.3), so
+# dictionaries are for the scalar columns alone.
+_SCALARS = {
+    name: [column.name for column in schema if not pa.types.is_list(column.type)] for name, schema in SCHEMAS.items()
+}
+
+
+@dataclass
+class Stored:
+    """What became of the rows of one or several segments."""
+
+    segments: int = 0
+    rows: Counter[str] = field(default_factory=Counter)  # in Parquet, by table
+    part_bytes: int = 0
+    rejected: int = 0  # rows put aside
+    dropped_bytes: int = 0  # of torn tails
+
+    def add(self, other: Stored) -> None:
+        self.segments += other.segments
+        self.rows.update(other.rows)
+        self.part_bytes += other.part_bytes
+        self.rejected += other.rejected
+        self.dropped_bytes += other.dropped_bytes
+
+
+def store_segment(run_dir: Path, segment: Path) -> Stored:
+    """Turns a segment into parts and then deletes it. Rows that do not fit their schema do not hinder the others:
+    they go to `<run_dir>/rejected/<segment>.jsonl`, each with the reason.
+
+    Doing it again after any interruption gives the same files. Raises TraceError: disk full, or a damaged segment,
+    which is then left as it is.
+    """
+    contents = read_journal(segment)
+    stored = Stored(segments=1, dropped_bytes=contents.dropped_bytes)
+    tables: dict[str, pa.Table] = {}
+    rejected: list[tuple[Row, str]] = []
+    for name in SCHEMAS:
+        rows = [row for row in contents.rows if row.table == name]
+        tables[name], bad = parse_rows(name, rows, segment)
+        rejected += bad
+    if rejected:
+        stored.rejected = len(rejected)
+        with replacing(run_dir / REJECTED / segment.name) as temporary:
+            temporary.write_bytes(b"".join(_rejection(row, reason) for row, reason in rejected))
+    for name, table in tables.items():
+        if table.num_rows:
+            part = part_path(run_dir, name, segment)
+            _write_part(name, table, part)
+            stored.rows[name] = table.num_rows
+            stored.part_bytes += part.stat().st_size
+    try:
+        segment.unlink()
+    except OSError as error:
+        raise disk_error("delete", segment, error) from error
+    return stored
+
+
+def part_path(run_dir: Path, table: str, segment: Path) -> Path:
+    return run_dir / table / (segment.stem + PART_SUFFIX)
+
+
+def parse_rows(table: str, rows: list[Row], segment: Path) -> tuple[pa.Table, list[tuple[Row, str]]]:
+    """The rows of one table as Arrow, and those that do not fit its schema, each with the reason.
+
+    Raises TraceError for a row that is not JSON: the segment is damaged.
+    """
+    schema = SCHEMAS[table]
+    if not rows:
+        return schema.empty_table(), []
+    lines = b"\n".join([row.json for row in rows])
+    try:
+        parsed = pa.json.read_json(
+            pa.BufferReader(lines),
+            read_options=pa.json.ReadOptions(block_size=max(1 << 20, 1 + max(len(row.json) for row in rows))),
+            parse_options=pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
+        )
+        parsed.validate(full=True)  # UTF-8
+        if parsed.num_rows != len(rows):
+            raise pa.ArrowInvalid("more than one object in a row")
+        return parsed, []
+    except pa.ArrowInvalid as error:
+        if len(rows) == 1:
+            if not is_json(rows[0].json):
+                raise torn_middle(segment, rows[0].offset) from error
+            return schema.empty_table(), [(rows[0], str(error))]
+    middle = len(rows) // 2
+    first, first_bad = parse_rows(table, rows[:middle], segment)
+    second, second_bad = parse_rows(table, rows[middle:], segment)
+    return pa.concat_tables([first, second]), first_bad + second_bad
+
+
+def _write_part(name: str, table: pa.Table, part: Path) -> None:
+    with replacing(part) as temporary:
+        pa.parquet.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            compression_level=3,
+            use_dictionary=_SCALARS[name],
+            row_group_size=table.num_rows,  # a segment is bounded in bytes, so is its one row group
+        )
+
+
+def _rejection(row: Row, reason: str) -> bytes:
+    return orjson.dumps({"table": row.table, "reason": reason, "row": row.json.decode()}) + b"\n"
