@@ -1,0 +1,101 @@
+"""The paths of a workload: made absolute, and checked for what must stand there before a run."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+from .errors import Problem
+from .shape import leaves
+from .source import KeyPath, Source
+
+TASK_SUFFIXES = (".jsonl", ".parquet", ".csv")
+
+# What `make sglang-cpu` makes, by the name of a directory on the way to it.
+_MADE = {"smollm2-135m": "run `make sglang-cpu`", ".venv-sglang": "run `make sglang-cpu`"}
+
+
+def make_absolute(source: Source, base_dir: Path) -> None:
+    """Replace every path: relative ones start at `base_dir`, `output` at the current directory; `~` is home."""
+    for path, spot, value in list(leaves(source.value)):
+        if spot.type is Path and isinstance(value, str) and value:
+            start = Path.cwd() if path == ("output",) else base_dir
+            _put(source.value, path, os.path.normpath(start / Path(value).expanduser()))
+
+
+def missing_places(source: Source) -> list[Problem]:
+    """A problem for each file, directory or environment variable that must exist and does not."""
+    problems = []
+    for path, _, value in leaves(source.value):
+        if isinstance(value, str):
+            found = _missing(path, value)
+            if found is not None:
+                problems.append(source.problem(path, *found))
+    return problems
+
+
+def _missing(path: KeyPath, value: str) -> tuple[str, str] | None:
+    """Reason and mend, if what the key at `path` names is not there."""
+    place = Path(value)
+    match path:
+        case ("tasks", "file"):
+            if place.suffix.lower() not in TASK_SUFFIXES:
+                return f"{place.name} is no kind of task file", f"give a file which ends in {', '.join(TASK_SUFFIXES)}"
+            return _missing_file(place)
+        case ("agent", "system_file") | ("engine", "script"):
+            return _missing_file(place)
+        case ("model", "tokenizer"):
+            if not place.is_dir():
+                return _absent(place, "directory")
+            if not (place / "tokenizer.json").is_file():
+                return (
+                    f"{place} has no tokenizer.json",
+                    "give a directory as on the Hugging Face hub, with tokenizer.json in it",
+                )
+        case ("engine", "launch", "model"):
+            if not place.is_dir():
+                return _absent(place, "directory")
+        case ("engine", "launch", "python"):
+            if not place.is_file():
+                return _absent(place, "file")
+            if not os.access(place, os.X_OK):
+                return (
+                    f"{place} cannot be executed",
+                    "give the interpreter of the engine's environment, as .venv/bin/python",
+                )
+        case ("engine", "api_key"):
+            if not os.environ.get(value):
+                return f"the environment variable {value} is not set", f"export {value}, or leave the key out"
+    return None
+
+
+def _missing_file(place: Path) -> tuple[str, str] | None:
+    if not place.is_file():
+        return _absent(place, "file")
+    if not os.access(place, os.R_OK):
+        return f"{place} cannot be read", "allow it with chmod u+r"
+    return None
+
+
+def _absent(place: Path, kind: str) -> tuple[str, str]:
+    if place.exists():
+        return f"{place} is not a {kind}", f"give a {kind}"
+    reason = f"there is no {kind} {place}"
+    for part in place.parts:
+        if part in _MADE:
+            return reason, _MADE[part]
+    parent = next((up for up in place.parents if up.is_dir()), None)
+    if parent is not None and os.access(parent, os.R_OK):
+        missing = place.relative_to(parent).parts[0]
+        near = difflib.get_close_matches(missing, sorted(entry.name for entry in parent.iterdir()), 1)
+        if near:
+            return reason, f"did you mean {parent / near[0]}?"
+    return reason, "make it, or mend the path: it is relative to the workload file"
+
+
+def _put(document: Any, path: KeyPath, value: Any) -> None:
+    for key in path[:-1]:
+        document = document[key]
+    document[path[-1]] = value
