@@ -8,9 +8,9 @@ from typing import Any, get_args
 
 import orjson
 
-from .errors import shown
-from .explain import one_of
-from .schema import AnswerMatch
+from concur_batch.workload.errors import shown
+from concur_batch.workload.explain import one_of
+from concur_batch.workload.schema import AnswerMatch
 
 MAX_ID_CHARACTERS = 200
 MAX_NAME_BYTES = 255  # of one part of a path, on every usual file system

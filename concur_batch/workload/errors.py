@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 SHOWN_PROBLEMS = 20
@@ -51,6 +52,12 @@ def shown(value: Any) -> str:
     if len(text) > SHOWN_CHARACTERS:
         text = f"{text[: SHOWN_CHARACTERS - 20]} … {text[-15:]}"
     return _one_line(text)
+
+
+def shown_path(path: Path) -> str:
+    """A path as it may stand in a message: from the current directory, where it lies under it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _one_line(text: str) -> str:

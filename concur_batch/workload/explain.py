@@ -10,10 +10,10 @@ from typing import Any, get_args, get_origin
 import annotated_types as at
 from pydantic_core import ErrorDetails
 
-from .errors import Problem, shown
-from .schema import Section
-from .shape import Spot, item_of, spot_at, without_tags
-from .source import KeyPath, Source
+from concur_batch.workload.errors import Problem, shown
+from concur_batch.workload.schema import Section
+from concur_batch.workload.shape import Spot, item_of, spot_at, without_tags
+from concur_batch.workload.source import KeyPath, Source
 
 # What a text must look like, for each pattern of the schema; a test holds the two together.
 PATTERNS = {

@@ -9,25 +9,30 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from .errors import InputError, Problem
-from .explain import explain
-from .overrides import apply_override
-from .places import make_absolute, missing_places
-from .schema import Tasks, Verify, Workload
-from .shape import spot_of
-from .source import Source, read_yaml
-from .tasks import Task, read_tasks
+from concur_batch.workload.errors import InputError, Problem, shown_path
+from concur_batch.workload.explain import explain
+from concur_batch.workload.overrides import apply_override
+from concur_batch.workload.places import make_absolute, missing_places
+from concur_batch.workload.schema import Tasks, Verify, Workload
+from concur_batch.workload.shape import spot_of
+from concur_batch.workload.source import Source, read_yaml
+from concur_batch.workload.tasks import Task, read_tasks
 
 _VERIFY: TypeAdapter[list[Verify]] = TypeAdapter(list[Verify])
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A workload with absolute paths to files which exist; `source` knows where each value was written."""
+    """A workload with absolute paths to files which exist.
+
+    `base_dir` is where its relative paths start, `system` the system prompt wherever it came from, and `source` knows
+    where each value was written.
+    """
 
     workload: Workload
     path: Path
     base_dir: Path
+    system: str
     source: Source
 
 
@@ -47,9 +52,11 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Loaded:
     except ValidationError as error:
         problems += [explain(source, detail) for detail in error.errors(include_url=False)]
     problems += missing_places(source)
+    system, system_problems = _system_prompt(source)
+    problems += system_problems
     if workload is None or problems:
         raise InputError(_in_order(source.file, [*problems, *_task_problems(source)]))
-    return Loaded(workload, Path(path), base_dir, source)
+    return Loaded(workload, Path(path), base_dir, system, source)
 
 
 def load_tasks(loaded: Loaded) -> list[Task]:
@@ -91,6 +98,23 @@ def _fill_default_tags(source: Source) -> None:
         if isinstance(block, dict) and spot.tagged is not None and not field.is_required():
             default = field.get_default(call_default_factory=True, validated_data={})
             block.setdefault(spot.tagged.key, getattr(default, spot.tagged.key))
+
+
+def _system_prompt(source: Source) -> tuple[str, list[Problem]]:
+    """The text of `agent.system` or `agent.system_file`, and a problem if the file is no text."""
+    agent = source.value.get("agent")
+    agent = agent if isinstance(agent, dict) else {}
+    file = agent.get("system_file")
+    if not isinstance(file, str) or not Path(file).is_file():
+        return str(agent.get("system") or ""), []
+    try:
+        return Path(file).read_text(encoding="utf-8"), []
+    except (UnicodeDecodeError, OSError):
+        return "", [
+            source.problem(
+                ("agent", "system_file"), f"{shown_path(Path(file))} is not UTF-8 text", "save the file as UTF-8"
+            )
+        ]
 
 
 def _task_problems(source: Source) -> list[Problem]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .errors import InputError, Problem
-from .shape import spot_at
-from .source import KeyPath, Origin, Source, dotted, read_yaml_value
+from concur_batch.workload.errors import InputError, Problem
+from concur_batch.workload.shape import spot_at
+from concur_batch.workload.source import KeyPath, Origin, Source, dotted, read_yaml_value
 
 
 def apply_override(source: Source, override: str) -> None:

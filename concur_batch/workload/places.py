@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .errors import Problem
-from .shape import leaves
-from .source import KeyPath, Source
+from concur_batch.workload.errors import Problem, shown_path
+from concur_batch.workload.shape import leaves
+from concur_batch.workload.source import KeyPath, Source
 
 TASK_SUFFIXES = (".jsonl", ".parquet", ".csv")
 
@@ -51,7 +51,7 @@ def _missing(path: KeyPath, value: str) -> tuple[str, str] | None:
                 return _absent(place, "directory")
             if not (place / "tokenizer.json").is_file():
                 return (
-                    f"{place} has no tokenizer.json",
+                    f"{shown_path(place)} has no tokenizer.json",
                     "give a directory as on the Hugging Face hub, with tokenizer.json in it",
                 )
         case ("engine", "launch", "model"):
@@ -62,7 +62,7 @@ def _missing(path: KeyPath, value: str) -> tuple[str, str] | None:
                 return _absent(place, "file")
             if not os.access(place, os.X_OK):
                 return (
-                    f"{place} cannot be executed",
+                    f"{shown_path(place)} cannot be executed",
                     "give the interpreter of the engine's environment, as .venv/bin/python",
                 )
         case ("engine", "api_key"):
@@ -75,14 +75,14 @@ def _missing_file(place: Path) -> tuple[str, str] | None:
     if not place.is_file():
         return _absent(place, "file")
     if not os.access(place, os.R_OK):
-        return f"{place} cannot be read", "allow it with chmod u+r"
+        return f"{shown_path(place)} cannot be read", "allow it with chmod u+r"
     return None
 
 
 def _absent(place: Path, kind: str) -> tuple[str, str]:
     if place.exists():
-        return f"{place} is not a {kind}", f"give a {kind}"
-    reason = f"there is no {kind} {place}"
+        return f"{shown_path(place)} is not a {kind}", f"give a {kind}"
+    reason = f"there is no {kind} {shown_path(place)}"
     for part in place.parts:
         if part in _MADE:
             return reason, _MADE[part]
@@ -91,7 +91,7 @@ def _absent(place: Path, kind: str) -> tuple[str, str]:
         missing = place.relative_to(parent).parts[0]
         near = difflib.get_close_matches(missing, sorted(entry.name for entry in parent.iterdir()), 1)
         if near:
-            return reason, f"did you mean {parent / near[0]}?"
+            return reason, f"did you mean {shown_path(parent / near[0])}?"
     return reason, "make it, or mend the path: it is relative to the workload file"
 
 

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .errors import Problem
+from concur_batch.workload.errors import Problem, shown_path
 
 # A cell of a CSV file may be a whole source file; the csv module's own limit is 128 KiB.
 csv.field_size_limit(2**31 - 1)
@@ -58,7 +58,9 @@ def _jsonl_rows(file: Path) -> Iterator[Row | Problem]:
                 continue
             if not isinstance(columns, dict):
                 kind = "a list" if isinstance(columns, list) else "a single value"
-                yield Problem(str(file), line, "", f"the line is {kind}, not an object", 'write {"id": ..., ...}')
+                yield Problem(
+                    shown_path(file), line, "", f"the line is {kind}, not an object", 'write {"id": ..., ...}'
+                )
                 continue
             yield Row(number, line, columns)
 
@@ -67,9 +69,11 @@ def _bad_json(file: Path, line: int, text: bytes, error: orjson.JSONDecodeError)
     try:
         text.decode()
     except UnicodeDecodeError:
-        return Problem(str(file), line, "", "the line is not UTF-8", "save the file as UTF-8")
+        return Problem(shown_path(file), line, "", "the line is not UTF-8", "save the file as UTF-8")
     if not text.endswith(b"\n"):
-        return Problem(str(file), line, "", f"the last line is torn: {_lower(error.msg)}", "complete or delete it")
+        return Problem(
+            shown_path(file), line, "", f"the last line is torn: {_lower(error.msg)}", "complete or delete it"
+        )
     return Problem(
         str(file), line, f"column {error.colno}", f"is not JSON: {_lower(error.msg)}", "write one JSON object a line"
     )
@@ -85,7 +89,7 @@ def _csv_rows(file: Path) -> Iterator[Row | Problem]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        yield Problem(str(file), line, "", "the line is not UTF-8", "save the file as UTF-8")
+        yield Problem(shown_path(file), line, "", "the line is not UTF-8", "save the file as UTF-8")
         return
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] | None = None
@@ -97,7 +101,7 @@ def _csv_rows(file: Path) -> Iterator[Row | Problem]:
             return
         except csv.Error as error:
             mend = "close the quoted cell, and double the quotes within it"
-            yield Problem(str(file), line, "", f"is not CSV from here on: {error}", mend)
+            yield Problem(shown_path(file), line, "", f"is not CSV from here on: {error}", mend)
             return
         start, line = line, reader.line_num + 1
         if not cells:
@@ -107,13 +111,15 @@ def _csv_rows(file: Path) -> Iterator[Row | Problem]:
             twice = next((name for name in header if header.count(name) > 1), None)
             if twice is not None or "" in header:
                 reason = f"the header names {twice!r} twice" if twice else "the header has a column without a name"
-                yield Problem(str(file), start, "", reason, "give every column a name of its own")
+                yield Problem(shown_path(file), start, "", reason, "give every column a name of its own")
                 return
             continue
         number += 1
         if len(cells) != len(header):
             reason = f"the row has {len(cells)} cell{'s' * (len(cells) != 1)}, the header {len(header)}"
-            yield Problem(str(file), start, "", reason, "write as many, with quotes round a cell which holds a comma")
+            yield Problem(
+                shown_path(file), start, "", reason, "write as many, with quotes round a cell which holds a comma"
+            )
             continue
         yield Row(number, start, dict(zip(header, cells, strict=True)))
 
@@ -130,7 +136,7 @@ def _parquet_rows(file: Path) -> Iterator[Row | Problem]:
                     yield Row(number, None, plain)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = f"cannot be read as Parquet: {_lower(str(error).splitlines()[0])}"
-        yield Problem(str(file), None, f"row {number + 1}" if number else "", reason, "write the file anew")
+        yield Problem(shown_path(file), None, f"row {number + 1}" if number else "", reason, "write the file anew")
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:

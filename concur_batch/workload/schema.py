@@ -28,8 +28,14 @@ def _in_order(span: tuple[float, float]) -> tuple[float, float]:
     return span
 
 
+def _log_uniform(span: tuple[float, float]) -> tuple[float, float]:
+    if span[0] == 0 != span[1]:
+        raise ValueError("the least wait is 0 and the most is not; give [0, 0] for none, or a least above 0")
+    return _in_order(span)
+
+
+Wait = Annotated[float, Field(ge=0)]
 Span = Annotated[tuple[Count, Count], AfterValidator(_in_order)]
-WaitSpan = Annotated[tuple[Annotated[float, Field(ge=0)], Annotated[float, Field(ge=0)]], AfterValidator(_in_order)]
 AnswerMatch = Literal["exact", "number", "regex"]
 
 
@@ -206,7 +212,9 @@ class SyntheticTools(Section):
     """A stand-in for load tests: `work` waits a seeded time and returns seeded words."""
 
     kind: Literal["synthetic"] = Field(description="A stand-in.")
-    wait_seconds: WaitSpan = Field((0.0, 0.0), description="[least, most] seconds of a call.")
+    wait_seconds: Annotated[tuple[Wait, Wait], AfterValidator(_log_uniform)] = Field(
+        (0.0, 0.0), description="[least, most] seconds of a call, log-uniform between them."
+    )
     observation_words: Span = Field((20, 20), description="[least, most] words that a call returns.")
 
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from .schema import Section, Workload
-from .source import KeyPath
+from concur_batch.workload.schema import Section, Workload
+from concur_batch.workload.source import KeyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Spot:
         return Tagged(key, {get_args(member.model_fields[key].annotation)[0]: member for member in members})
 
     def section(self, value: Any) -> type[Section] | None:
-        """The block's class, where the raw value chooses the variant; None if this is no block or its tag is unknown."""
+        """The block's class, where the raw value chooses the variant; None if it is no block or its tag is unknown."""
         if _is_section(self.type):
             chosen: type[Section] = self.type
             return chosen

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from .errors import InputError, Problem
+from concur_batch.workload.errors import InputError, Problem
 
 KeyPath = tuple[str | int, ...]
 

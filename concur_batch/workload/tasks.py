@@ -10,12 +10,12 @@ from typing import Any
 
 import jinja2
 
-from .cells import BadCell, read_answer, read_check, read_files, read_id, read_match
-from .errors import InputError, Problem
-from .prompt import PromptTemplate, RenderError
-from .rows import Row, read_rows
-from .schema import Tasks, Verify, VerifyAnswer, VerifyCommand
-from .source import KeyPath, Source
+from concur_batch.workload.cells import BadCell, read_answer, read_check, read_files, read_id, read_match
+from concur_batch.workload.errors import InputError, Problem, shown_path
+from concur_batch.workload.prompt import PromptTemplate, RenderError
+from concur_batch.workload.rows import Row, read_rows
+from concur_batch.workload.schema import Tasks, Verify, VerifyAnswer, VerifyCommand
+from concur_batch.workload.source import KeyPath, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Reader:
             self.problems.extend(self._missing_columns())
         elif not self.problems:
             self.problems.append(
-                Problem(str(self.section.file), None, "", "the file has no rows", "write one task a row")
+                Problem(shown_path(self.section.file), None, "", "the file has no rows", "write one task a row")
             )
         if self.problems:
             raise InputError(self.problems)
@@ -138,7 +138,7 @@ class _Reader:
 
     def _problem(self, row: Row, column: str, reason: str, mend: str) -> Problem:
         key = column if row.line is not None else ", ".join(part for part in (f"row {row.number}", column) if part)
-        return Problem(str(self.section.file), row.line, key, reason, mend)
+        return Problem(shown_path(self.section.file), row.line, key, reason, mend)
 
     def _missing_columns(self) -> Iterator[Problem]:
         """The workload's columns that no row has. A default `id` may be missing: the row's number stands in."""
