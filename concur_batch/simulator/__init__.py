@@ -1,0 +1,1 @@
+"""A model of an SGLang-like engine: a pure core (`engine` of `scheduler`, `radix`, `cost`; `script`) and its server."""

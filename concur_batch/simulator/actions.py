@@ -1,0 +1,48 @@
+"""How the simulated model writes an action, in each of the formats that agents read."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from concur_batch.simulator.conversation import ActionFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+def write_turn(form: ActionFormat, think: str, calls: Sequence[Call]) -> str:
+    """An assistant turn. Raises ValueError where the format cannot say it.
+
+    In the bash format a `bash` call is its command; `submit` is the command `submit` with the answer, quoted.
+    """
+    if form == "hermes":
+        blocks = [
+            f"<tool_call>\n{_json({'name': call.name, 'arguments': dict(call.arguments)})}\n</tool_call>"
+            for call in calls
+        ]
+        return "\n".join([think, *blocks] if think else blocks)
+    if len(calls) != 1:
+        raise ValueError(f"the {form} format takes one call a turn, not {len(calls)}")
+    call = calls[0]
+    if form == "react":
+        return f"Thought: {think}\nAction: {call.name}\nAction Input: {_json(dict(call.arguments))}"
+    if call.name == "bash":
+        command = str(call.arguments["command"])
+    elif call.name == "submit":
+        command = f"submit {shlex.quote(str(call.arguments['answer']))}"
+    else:
+        raise ValueError(f"the bash format has no tool {call.name!r}")
+    return f"{think}\n```bash\n{command}\n```"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,390 @@
+"""Continuous batching: who is prefilled, who decodes, and who is put back when the KV pool runs dry.
+
+The rules are SGLang 0.5.23's with its default flags: prefill comes before decode, prompts are taken first come first
+served and in chunks, and the first one that does not fit stops those behind it. A step is launched, which takes its
+memory, and completed later, which has its effects: what arrives in between waits for the next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from concur_batch.simulator.config import CLIP_NEW_TOKENS, EngineConfig
+from concur_batch.simulator.cost import CostModel
+from concur_batch.simulator.pool import KvPool
+from concur_batch.simulator.sequence import Sequence
+
+OUT_OF_MEMORY = "Out of memory even after retracting all other requests in the decode batch. Aborting the last request."
+
+# Constants of SGLang's estimate of how much of its allowance a request will use (see `NewTokenRatio`).
+_INITIAL_RATIO = 0.7
+_MIN_RATIO_FACTOR = 0.14
+_RATIO_DECAY_STEPS = 600
+_RETRACT_DECODE_STEPS = 20
+
+
+class NewTokenRatio:
+    """The share of its remaining allowance that a running request is expected to use.
+
+    It falls with each decode step that goes well and jumps after a retraction.
+    """
+
+    def __init__(self, conservativeness: float) -> None:
+        self.initial = min(_INITIAL_RATIO * conservativeness, 1.0)
+        self.minimum = self.initial * _MIN_RATIO_FACTOR
+        self.current = self.initial
+
+    def decay(self, steps: int) -> None:
+        fall = (self.initial - self.minimum) / _RATIO_DECAY_STEPS
+        self.current = max(self.current - fall * steps, self.minimum)
+
+    def after_retraction(self, kept: Iterable[Sequence]) -> None:
+        """From what those who stay have used so far, and a few steps more."""
+        used = allowed = 0
+        for sequence in kept:
+            used += sequence.outputs + _RETRACT_DECODE_STEPS
+            allowed += sequence.max_new_tokens
+        self.current = min(1.0, used / (allowed + 1))
+
+    def reset(self) -> None:
+        self.current = self.initial
+
+
+@dataclass(slots=True)
+class Totals:
+    """Cumulative counters, in tokens but for `retracted_requests`, as the engine's metrics have them.
+
+    `input_tokens` and `device_hit_tokens` count first attempts only; `computed_tokens` and `cached_tokens` count
+    every prefill, recomputation after a retraction included.
+    """
+
+    input_tokens: int = 0
+    device_hit_tokens: int = 0
+    computed_tokens: int = 0
+    cached_tokens: int = 0
+    decoded_tokens: int = 0
+    retracted_requests: int = 0
+    retracted_input_tokens: int = 0
+    retracted_output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Step:
+    """A forward pass in progress; or, as nothing can interrupt them, `decode_steps` passes of the same batch."""
+
+    seconds: float
+    prefill: list[Sequence] = field(default_factory=list)
+    decode_steps: int = 0
+
+
+class Scheduler:
+    """The engine's queue, batch and memory. `launch` and `complete` alternate; time comes in as arguments."""
+
+    def __init__(self, config: EngineConfig, cost: CostModel) -> None:
+        self.config = config
+        self.cost = cost
+        self.pool = KvPool(config.pool_tokens, config.page_size)
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self.chunked: Sequence | None = None
+        self.totals = Totals()
+        self.ratio = NewTokenRatio(config.conservativeness)
+        self._finished: list[Sequence] = []
+        self._admitting: list[Sequence] = []  # in the launched prefill, the chunked one included
+        # SGLang asks nobody again after a refusal until a request leaves the batch.
+        self._refused = False
+        self._passes = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue it, at the tail."""
+        self.waiting.append(sequence)
+
+    def abort(self, rid_prefix: str) -> None:
+        """End every request whose rid starts so: waiting ones at once, running ones after the step they are in."""
+        queued = [s for s in self.waiting if s.request.rid.startswith(rid_prefix)]
+        if queued:
+            self.waiting = deque(s for s in self.waiting if not s.request.rid.startswith(rid_prefix))
+        for sequence in queued:
+            self._end_aborted(sequence, "Abort in waiting queue")
+        for sequence in self.resident():
+            if sequence.request.rid.startswith(rid_prefix):
+                sequence.aborting = True
+
+    def resident(self) -> list[Sequence]:
+        """The sequences that hold KV rows."""
+        paused = [self.chunked] if self.chunked is not None and self.chunked not in self._admitting else []
+        return [*self.running, *self._admitting, *paused]
+
+    def take_finished(self) -> list[Sequence]:
+        """Those that ended since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def launch(self, now_seconds: float, max_seconds: float) -> Step | None:
+        """Start the next step; None when there is nothing to do.
+
+        Decode steps which nothing interrupts are taken together while they fit into `max_seconds`, at least one.
+        """
+        step = self._launch_prefill(now_seconds) or self._launch_decode(max_seconds)
+        if step is None and not self.waiting:
+            self.ratio.reset()
+        return step
+
+    def complete(self, step: Step, now_seconds: float) -> None:
+        """Let the launched step have its effects, at its end."""
+        if step.decode_steps:
+            self._complete_decode(step.decode_steps)
+        else:
+            self._complete_prefill(step.prefill, now_seconds)
+        if any(sequence.aborting for sequence in self.resident()):
+            self._drop_aborting()
+
+    # Prefill
+
+    def _launch_prefill(self, now_seconds: float) -> Step | None:
+        if not self.running:
+            self._refused = False
+        if self.chunked is None and (self._refused or not self.waiting):
+            return None
+        places = self.config.running_limit - len(self.running)
+        if self.chunked is None and places <= 0:
+            self._refused = True
+            return None
+        self._refresh_waiting_prefixes()
+
+        compute_left = self.config.chunked_prefill_tokens
+        reserved = sum(self._expected_tokens(sequence) for sequence in self.running)
+        batch: list[tuple[Sequence, int]] = []  # and how many tokens of it to compute
+
+        if self.chunked is not None:
+            sequence = self.chunked
+            # The estimate may say no, yet a prompt half done must go on to release what it holds.
+            estimate = int(self.pool.reachable_tokens - reserved)
+            limit = min(compute_left, estimate if estimate > 0 else compute_left, self.pool.growth(sequence))
+            count = self._chunk(sequence, limit)
+            if count <= 0:
+                return None
+            batch.append((sequence, count))
+            reserved += self._reservation(sequence, count)
+            compute_left -= self.pool.in_pages(count)
+
+        while self.waiting and compute_left > 0:
+            if len(batch) >= places:
+                self._refused = True
+                break
+            sequence = self.waiting[0]
+            self.pool.attach(sequence)  # locks its prefix, which from here on is nobody's to evict
+            left = sequence.filled_tokens - sequence.kv_tokens
+            needed = left + self._allowance(sequence) + self.config.page_size
+            if needed >= self.pool.reachable_tokens - reserved:
+                self.pool.release(sequence)
+                self._refused = bool(batch or self.running)
+                break
+            count = self._chunk(sequence, compute_left)
+            if count <= 0:
+                self.pool.release(sequence)
+                break
+            self.waiting.popleft()
+            self._count_admission(sequence, now_seconds)
+            batch.append((sequence, count))
+            reserved += self._reservation(sequence, count)
+            compute_left -= self.pool.in_pages(count)
+            if self.pool.reachable_tokens - reserved <= 0:
+                self._refused = True
+                break
+
+        if not batch:
+            return None
+        seconds = self.cost.prefill_seconds((sequence.kv_tokens, count) for sequence, count in batch)
+        # Rows are taken only now that the prefixes of all who were let in are locked.
+        for sequence, count in batch:
+            self._extend(sequence, count)
+        self._admitting = [sequence for sequence, _ in batch]
+        return Step(seconds, prefill=self._admitting)
+
+    def _complete_prefill(self, batch: list[Sequence], now_seconds: float) -> None:
+        self._admitting = []
+        for sequence in batch:
+            self.pool.publish(sequence)
+            if sequence is self.chunked:
+                continue
+            sequence.outputs += 1
+            if sequence.first_token_seconds is None:
+                sequence.first_token_seconds = now_seconds
+            if sequence.remaining_outputs <= 0:
+                self._end(sequence)
+            else:
+                self.running.append(sequence)
+
+    def _chunk(self, sequence: Sequence, limit: int) -> int:
+        """How many tokens to compute now: all that are left, or as many as fit and end on a page."""
+        left = sequence.filled_tokens - sequence.kv_tokens
+        if self.pool.in_pages(left) <= limit:
+            return left
+        end = (sequence.kv_tokens + limit) // self.config.page_size * self.config.page_size
+        return min(left, end - sequence.kv_tokens)
+
+    def _reservation(self, sequence: Sequence, count: int) -> int:
+        """What letting it compute `count` tokens now may take: also its output, if they are its last."""
+        last = sequence.kv_tokens + count == sequence.filled_tokens
+        return self.pool.in_pages(count) + self.config.page_size + (self._allowance(sequence) if last else 0)
+
+    def _extend(self, sequence: Sequence, count: int) -> None:
+        """Take rows for `count` more prompt tokens."""
+        self.totals.computed_tokens += count
+        if sequence.attempts == 1:
+            self.totals.input_tokens += count
+        self.pool.grow(sequence, count)
+        if sequence.kv_tokens < sequence.filled_tokens:
+            self.chunked = sequence
+        elif sequence is self.chunked:
+            self.chunked = None
+
+    def _count_admission(self, sequence: Sequence, now_seconds: float) -> None:
+        sequence.attempts += 1
+        self.totals.cached_tokens += sequence.prefix_tokens
+        if sequence.attempts == 1:
+            sequence.cached_tokens = sequence.prefix_tokens
+            sequence.scheduled_seconds = now_seconds
+            self.totals.device_hit_tokens += sequence.prefix_tokens
+
+    def _allowance(self, sequence: Sequence) -> int:
+        return min(sequence.max_new_tokens - sequence.outputs, CLIP_NEW_TOKENS)
+
+    def _expected_tokens(self, sequence: Sequence) -> float:
+        ratio = 1.0 if sequence.request.ignore_eos else self.ratio.current
+        return self._allowance(sequence) * ratio
+
+    def _refresh_waiting_prefixes(self) -> None:
+        if not self.waiting or not self.config.refresh_passes:
+            return
+        if self._passes % self.config.refresh_passes == 0:
+            count = min(len(self.waiting), self.config.refresh_requests)
+            # The head last, so that it is evicted last.
+            for index in range(count - 1, -1, -1):
+                self.pool.touch(self.waiting[index])
+        self._passes += 1
+
+    # Decode
+
+    def _launch_decode(self, max_seconds: float) -> Step | None:
+        retracted = self._make_room() if self.running else False
+        if not self.running:
+            return None
+        steps = self.quiet_steps(max_seconds)
+        self.ratio.decay(steps - 1 if retracted else steps)
+        self.pool.make_room(self._decode_need(steps))
+        for sequence in self.running:
+            self.pool.grow(sequence, steps)
+        kv_tokens = sum(sequence.kv_tokens for sequence in self.running) - (steps - 1) * len(self.running)
+        seconds = self.cost.decode_seconds(len(self.running), kv_tokens, steps)
+        return Step(seconds, decode_steps=steps)
+
+    def _complete_decode(self, steps: int) -> None:
+        self.totals.decoded_tokens += steps * len(self.running)
+        still = []
+        for sequence in self.running:
+            sequence.outputs += steps
+            if sequence.remaining_outputs <= 0:
+                self._end(sequence)
+            else:
+                still.append(sequence)
+        if len(still) < len(self.running):
+            self._refused = False
+        self.running = still
+
+    def quiet_steps(self, max_seconds: float, after_steps: int = 0) -> int:
+        """How many decode steps in a row neither finish a request nor run out of rows before their end.
+
+        At least 1, and beyond it no more than fit into `max_seconds`. `after_steps` are in progress already.
+        """
+        batch = len(self.running)
+        most = min(sequence.remaining_outputs for sequence in self.running) - after_steps
+        if most <= 1 or self._prefill_is_next():
+            return 1
+        room = self.pool.reachable_tokens
+        if self._decode_need(most) > room:
+            most = _largest(lambda steps: self._decode_need(steps) <= room, most)
+        kv_tokens = sum(sequence.kv_tokens for sequence in self.running) + batch
+        if self.cost.decode_seconds(batch, kv_tokens, most) > max_seconds:
+            most = _largest(lambda steps: self.cost.decode_seconds(batch, kv_tokens, steps) <= max_seconds, most)
+        return max(1, most)
+
+    def quiet_seconds(self, step: Step) -> float:
+        """Beyond the launched `step`: how long no request can finish, as far as is known now."""
+        if not step.decode_steps or self._prefill_is_next() or any(s.aborting for s in self.running):
+            return 0.0
+        if min(sequence.remaining_outputs for sequence in self.running) <= step.decode_steps:
+            return 0.0
+        steps = self.quiet_steps(float("inf"), after_steps=step.decode_steps)
+        kv_tokens = sum(sequence.kv_tokens for sequence in self.running) + len(self.running)
+        return self.cost.decode_seconds(len(self.running), kv_tokens, steps)
+
+    def _prefill_is_next(self) -> bool:
+        """Whether a prefill would be tried before the next decode step."""
+        return self.chunked is not None or (bool(self.waiting) and not self._refused)
+
+    def _decode_need(self, steps: int) -> int:
+        """Pool tokens that `steps` decode steps of the running batch take."""
+        if self.config.page_size == 1:
+            return steps * len(self.running)
+        return sum(self.pool.growth_need(sequence, steps) for sequence in self.running)
+
+    def _make_room(self) -> bool:
+        """Put requests back into the queue until the others can decode; whether any was.
+
+        Those with the fewest outputs go first, among equals those with the longest prompt.
+        """
+        if self._decode_need(1) <= self.pool.reachable_tokens:
+            return False
+        self.running.sort(key=lambda sequence: (-sequence.outputs, sequence.input_tokens))
+        self._refused = False
+        while len(self.running) > 1:
+            self._retract(self.running.pop())
+            if self._decode_need(1) <= self.pool.reachable_tokens:
+                break
+        self.ratio.after_retraction(self.running)
+        if self._decode_need(1) > self.pool.reachable_tokens:
+            # A half-computed chunked prompt holds the rest.
+            self._end_aborted(self.running.pop(), OUT_OF_MEMORY)
+        return True
+
+    def _retract(self, sequence: Sequence) -> None:
+        self.totals.retracted_requests += 1
+        self.totals.retracted_input_tokens += sequence.input_tokens
+        self.totals.retracted_output_tokens += sequence.outputs
+        self.pool.release(sequence)
+        self.waiting.append(sequence)
+
+    # Ends
+
+    def _end(self, sequence: Sequence) -> None:
+        self.pool.publish(sequence)
+        self.pool.release(sequence)
+        self._finished.append(sequence)
+
+    def _end_aborted(self, sequence: Sequence, message: str) -> None:
+        sequence.outcome = "abort"
+        sequence.message = message
+        self._end(sequence)
+
+    def _drop_aborting(self) -> None:
+        if self.chunked is not None and self.chunked.aborting:
+            self._end_aborted(self.chunked, "Aborted")
+            self.chunked = None
+        for sequence in self.running:
+            if sequence.aborting:
+                self._end_aborted(sequence, "Aborted")
+        self.running = [sequence for sequence in self.running if not sequence.aborting]
+        self._refused = False
+
+
+def _largest(holds: Callable[[int], bool], below: int) -> int:
+    """The largest count under `below` for which `holds`, which is true up to some count and false above; at least 1."""
+    good, bad = 1, below
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good
