@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class AgentHost:
         self._config = config
         self._controller = controller
         self._recorder = recorder
-        self._tokenizer = load_tokenizer(config.tokenizer_directory)
+        self._tokenizer = load_tokenizer(config.tokenizer_directory, datetime.fromtimestamp(config.started_at, UTC))
         self._tools = make_tools(config)
         offset = time.monotonic() - (time.time() - config.started_at)
         self._clock: Callable[[], float] = lambda: time.monotonic() - offset

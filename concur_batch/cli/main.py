@@ -1,0 +1,28 @@
+"""The `concur` command."""
+
+from __future__ import annotations
+
+import typer
+
+from concur_batch.cli.run import run
+from concur_batch.cli.schema import schema
+
+app = typer.Typer(
+    name="concur",
+    help="Run thousands of tool-using agents over one batch on SGLang, as fast as its KV cache allows.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(run)
+app.command()(schema)
+
+
+@app.callback()
+def _verbs() -> None:
+    """Makes typer keep the verbs even where there is one only."""
+
+
+def main() -> None:
+    """Entry point."""
+    app()

@@ -1,0 +1,111 @@
+"""`concur run`: run a workload to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from concur_batch.driver.cluster import Cluster, ClusterError
+from concur_batch.driver.directory import make_run_directory
+from concur_batch.driver.driver import Driver, Outcome, RunFailed
+from concur_batch.driver.plan import make_agents
+from concur_batch.engine.protocol import EngineError
+from concur_batch.report.live import make_view
+from concur_batch.report.summary import summarize
+from concur_batch.report.table import summary_table
+from concur_batch.trace.files import TraceError
+from concur_batch.trace.reading import Run
+from concur_batch.workload.dryrun import plan, render_plan
+from concur_batch.workload.errors import InputError
+from concur_batch.workload.loading import Loaded, load, load_tasks
+from concur_batch.workload.schema import SandboxTools, SimulatedEngine
+from concur_batch.workload.tasks import Task
+from tools_env.bubblewrap import check
+
+# Endings that are nobody's result: the agent could not do its work.
+_NOT_A_RESULT = ("infrastructure", "tool", "cancelled")
+
+
+def run(
+    workload: Annotated[Path, typer.Argument(help="The workload file.", metavar="WORKLOAD.YAML")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key of the workload: --set control.policy=none", metavar="KEY=VALUE"),
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Join this Ray cluster instead of starting one. [env: RAY_ADDRESS]")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Check everything, print what would run, touch nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as the last line, as JSON.")] = False,
+) -> None:
+    """Run a workload: every task's agents, to their ends."""
+    console = Console(stderr=as_json)
+    try:
+        loaded = load(workload, set_ or [])
+        tasks = load_tasks(loaded)
+        if dry_run:
+            planned = plan(loaded, tasks)
+            if as_json:
+                print(json.dumps(planned))
+            else:
+                console.print(render_plan(planned))
+            return
+        _check_sandbox(loaded)
+        code = _run(loaded, tasks, ray_address, console, as_json)
+    except InputError as error:
+        _fail(str(error), 2)
+    except (ClusterError, EngineError, TraceError, RunFailed) as error:
+        _fail(f"concur: {error}", 1)
+    sys.exit(code)
+
+
+def _run(loaded: Loaded, tasks: list[Task], ray_address: str | None, console: Console, as_json: bool) -> int:
+    workload = loaded.workload
+    agents = make_agents(workload, tasks)
+    run_dir = make_run_directory(workload.output, workload.name, workload.model.tokenizer)
+    engine = "SIMULATED engine" if isinstance(workload.engine, SimulatedEngine) else workload.engine.kind
+    title = f"{run_dir.name} · {len(agents)} agents · {workload.model.name} on {engine} · {workload.control.policy}"
+    manifest: dict[str, Any] = {
+        "workload": workload.model_dump(mode="json"),
+        "workload_file": str(loaded.path),
+        "fingerprint": _fingerprint(loaded, tasks),
+    }
+    with make_view(console, title) as view:
+        cluster = Cluster(ray_address)
+        try:
+            driver = Driver(workload, agents, run_dir, cluster, view.show, view.note)
+            outcome = asyncio.run(driver.run(manifest))
+        finally:
+            cluster.close()
+    summary = summarize(Run(run_dir))
+    console.print(summary_table(summary))
+    if summary["unfinished"]:
+        console.print(f"{summary['unfinished']} agents have not ended; what they did is saved in {run_dir}")
+    if as_json:
+        print(json.dumps(summary))
+    return _exit_code(outcome, summary)
+
+
+def _exit_code(outcome: Outcome, summary: dict[str, Any]) -> int:
+    if outcome.signal is not None:
+        return 128 + outcome.signal
+    failed = sum(summary["failures"].get(name, 0) for name in _NOT_A_RESULT)
+    return 1 if failed or summary["unfinished"] else 0
+
+
+def _check_sandbox(loaded: Loaded) -> None:
+    if isinstance(loaded.workload.tools, SandboxTools):
+        problem = check()
+        if problem is not None:
+            _fail(f"concur: {problem}", 2)
+
+
+def _fail(message: str, code: int) -> None:
+    print(message, file=sys.stderr)
+    sys.exit(code)

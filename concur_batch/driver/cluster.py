@@ -1,0 +1,75 @@
+"""Ray under a run: a local one that is ours to stop, or a running cluster that stays as it is."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any
+
+_LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
+
+
+class ClusterError(Exception):
+    """Ray could not be started or joined; one line that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A living node of the cluster."""
+
+    id: str
+    address: str
+
+
+class Cluster:
+    """Starts Ray on this machine, or joins the cluster at `address` (or RAY_ADDRESS) and leaves it running."""
+
+    def __init__(self, address: str | None) -> None:
+        # Ray's own notices are not the user's; what fails is told by us.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+        import ray
+
+        address = address or os.environ.get("RAY_ADDRESS") or None
+        self.is_ours = address is None
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if self.is_ours:
+            options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
+        else:
+            options["address"] = address
+        try:
+            ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+            if self.is_ours:
+                raise ClusterError(f"cannot start Ray on this machine: {first_line}") from None
+            raise ClusterError(
+                f"cannot join the Ray cluster at {address}: {first_line}; check the address with `ray status`"
+            ) from None
+        self._ray = ray
+
+    def nodes(self) -> list[Node]:
+        """The living nodes, this one first, then by id."""
+        here = self._ray.get_runtime_context().get_node_id()
+        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        alive.sort(key=lambda node: (node["NodeID"] != here, node["NodeID"]))
+        return [Node(node["NodeID"], node["NodeManagerAddress"]) for node in alive]
+
+    def actor(self, cls: type, node: Node, *, restarts: int = 0, concurrency: int = 1000) -> Any:
+        """A factory for an actor of that class on that node: call `.remote(...)` on it.
+
+        Actors ask for no CPU, since they share what the agents' tools leave.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        return self._ray.remote(cls).options(
+            num_cpus=0,
+            max_restarts=restarts,
+            max_concurrency=concurrency,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+        )
+
+    def close(self) -> None:
+        """Stop our Ray, or leave the cluster that was there before us."""
+        self._ray.shutdown()

@@ -1,0 +1,41 @@
+"""The run's own directory: all that the run needs and makes, so that other nodes need nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+from concur_batch.trace.files import disk_error
+
+# What makes a tokenizer and its chat template; the weights are the engine's.
+_MODEL_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+
+
+def make_run_directory(output: Path, name: str, tokenizer: Path) -> Path:
+    """Make `<output>/<name>-<date>-<time>` with the tokenizer in it. Raises TraceError where it cannot be written."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    number = 0
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        while True:
+            path = output / (f"{name}-{stamp}" + (f"-{number}" if number else ""))
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                number += 1
+        model = path / "model"
+        model.mkdir()
+        for file in _MODEL_FILES:
+            if (tokenizer / file).exists():
+                shutil.copyfile(tokenizer / file, model / file)
+    except OSError as error:
+        raise disk_error("make the run directory", output, error) from None
+    return path.absolute()

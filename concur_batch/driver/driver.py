@@ -1,0 +1,314 @@
+"""Runs a batch: engine, recorders, controller and hosts up, agents to their ends, everything down again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import platform
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from concur_batch.agent.host import AgentHost, HostConfig
+from concur_batch.agent.spec import AgentSpec
+from concur_batch.control.controller import Controller, ControllerConfig
+from concur_batch.control.policies import make_policy
+from concur_batch.driver.cluster import Cluster, Node
+from concur_batch.driver.engines import RunningEngine, start_engine
+from concur_batch.driver.snapshot import Snapshot, join
+from concur_batch.engine.protocol import EngineError, EngineInfo
+from concur_batch.engine.sglang import SglangEngine
+from concur_batch.trace.manifest import update_manifest, write_manifest
+from concur_batch.trace.reading import Run
+from concur_batch.trace.recorder import Recorder
+from concur_batch.workload.schema import SglangEngine as SglangSection
+from concur_batch.workload.schema import Workload
+
+_AGENTS_PER_HOST = 2000
+_POLL_SECONDS = 0.5
+# A batch whose hosts die over and over is not saved by one more.
+_HOST_REPLACEMENTS = 8
+_CLOSE_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `signal` is the number of the signal that stopped it, if one did."""
+
+    run_dir: Path
+    seconds: float
+    engine: EngineInfo
+    last: Snapshot
+    signal: int | None
+
+
+class RunFailed(Exception):
+    """The batch could not go on; one line. What was recorded is safe."""
+
+
+class Driver:
+    """One run, on a cluster that is already up. `on_snapshot` is called twice a second, `on_note` with news."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        agents: Sequence[AgentSpec],
+        run_dir: Path,
+        cluster: Cluster,
+        on_snapshot: Callable[[Snapshot], None],
+        on_note: Callable[[str], None],
+    ) -> None:
+        self._workload = workload
+        self._agents = agents
+        self._run_dir = run_dir
+        self._cluster = cluster
+        self._on_snapshot = on_snapshot
+        self._on_note = on_note
+        self._hosts: dict[str, Any] = {}
+        self._work: dict[asyncio.Task[Any], tuple[str, list[AgentSpec]]] = {}
+        self._recorders: dict[str, Any] = {}
+        self._controller: Any = None
+        self._engine: RunningEngine | None = None
+        self._host_number = 0
+        self._signal: int | None = None
+        self._hard_stop = asyncio.Event()
+        self._snapshot = Snapshot(0.0, len(agents))
+        self._past: list[dict[str, Any]] = []  # last accounts of hosts that died
+
+    async def run(self, manifest: dict[str, Any]) -> Outcome:
+        """Run all agents. Raises EngineError or RunFailed; whatever happens, what was started is stopped."""
+        self._started_at, self._started_seconds = time.time(), time.monotonic()
+        write_manifest(self._run_dir, {**manifest, **self._facts(), "status": "running"})
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal, number)
+        status = "failed"
+        try:
+            info = await self._start()
+            await self._work_off()
+            await self._look()
+            status = "finished" if self._snapshot.ended == len(self._agents) else "interrupted"
+            return Outcome(self._run_dir, self._elapsed(), info, self._snapshot, self._signal)
+        finally:
+            await self._stop()
+            update_manifest(self._run_dir, status=status, seconds=self._elapsed())
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    async def _start(self) -> EngineInfo:
+        workload, nodes = self._workload, self._cluster.nodes()
+        section = workload.engine
+        if isinstance(section, SglangSection) and section.launch is not None:
+            self._on_note(f"starting SGLang; its log is {self._run_dir / 'engine' / 'sglang.log'}")
+        self._engine = await self._until_hard_stop(start_engine(workload, self._cluster, nodes[0], self._run_dir))
+        self._info = await self._probe()
+        update_manifest(self._run_dir, engine=asdict(self._info), nodes=[node.address for node in nodes])
+        for missing in self._info.missing_signals:
+            self._on_note(f"the engine does not tell its {missing}")
+        count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // _AGENTS_PER_HOST))
+        count = min(count, max(1, len(self._agents)))
+        places = [nodes[index % len(nodes)] for index in range(count)]
+        for node in {node.id: node for node in places}.values():
+            self._recorders[node.id] = self._cluster.actor(Recorder, node, restarts=-1).remote(
+                self._run_dir, f"recorder{len(self._recorders)}"
+            )
+        self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1).remote(
+            ControllerConfig(
+                run=self._run_dir.name,
+                started_at=self._started_at,
+                engine_url=self._engine.url,
+                api_key=self._engine.api_key,
+                control=workload.control,
+                agents=len(self._agents),
+                hosts=count,
+            ),
+            next(iter(self._recorders.values())),
+        )
+        await self._controller.open.remote()
+        hosts = await asyncio.gather(*(self._add_host(node) for node in places))
+        for index, host in enumerate(hosts):
+            self._assign(host, list(self._agents[index::count]))
+        return self._info
+
+    async def _probe(self) -> EngineInfo:
+        assert self._engine is not None
+        client = SglangEngine(self._engine.url, 30, 3, self._engine.api_key)
+        try:
+            return await client.probe()
+        finally:
+            await client.close()
+
+    async def _add_host(self, node: Node) -> str:
+        workload, info, engine = self._workload, self._info, self._engine
+        assert engine is not None
+        name = f"host{self._host_number}"
+        self._host_number += 1
+        section = workload.engine
+        limit = workload.agent.limits.context_tokens
+        known = [tokens for tokens in (limit, info.context_tokens, info.pool_tokens) if tokens is not None]
+        config = HostConfig(
+            run=self._run_dir.name,
+            name=name,
+            started_at=self._started_at,
+            engine_url=engine.url,
+            api_key=engine.api_key,
+            request_seconds=section.request_seconds if isinstance(section, SglangSection) else 3600.0,
+            retries=section.retries if isinstance(section, SglangSection) else 4,
+            tokenizer_directory=self._run_dir / "model",
+            workspaces=self._run_dir / "workspaces",
+            tools=workload.tools,
+            format=workload.agent.format,
+            system=workload.agent.system,
+            sampling=workload.model.sampling,
+            limits=workload.agent.limits,
+            attempts=workload.agent.attempts,
+            context_tokens=min(known),
+            page_size=info.page_size,
+            seed=workload.tasks.seed,
+            per_generation=make_policy(workload.control, len(self._agents)).per_generation,
+        )
+        host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
+        await host.open.remote()
+        self._hosts[name] = host
+        return name
+
+    def _assign(self, host: str, agents: list[AgentSpec]) -> None:
+        task = asyncio.ensure_future(_await_ref(self._hosts[host].run.remote(agents)))
+        self._work[task] = (host, agents)
+
+    async def _work_off(self) -> None:
+        """Until every host has brought its agents to their ends, replacing hosts that die."""
+        stop = asyncio.create_task(self._hard_stop.wait())
+        poll = asyncio.create_task(self._poll())
+        replacements = 0
+        try:
+            while self._work and not self._hard_stop.is_set():
+                done, _ = await asyncio.wait([*self._work, stop, poll], return_when=asyncio.FIRST_COMPLETED)
+                for task in done & self._work.keys():
+                    host, agents = self._work.pop(task)
+                    error = task.exception()
+                    if error is None:
+                        continue
+                    if not _is_death(error):
+                        raise RunFailed(f"{host} failed: {_cause(error)}")
+                    replacements += 1
+                    if replacements > _HOST_REPLACEMENTS:
+                        raise RunFailed(f"{host} died, the {replacements}th host to die; the run does not go on")
+                    await self._replace(host, agents)
+                if poll in done:
+                    poll.result()
+        finally:
+            stop.cancel()
+            poll.cancel()
+
+    async def _replace(self, host: str, agents: list[AgentSpec]) -> None:
+        """Give the places of a dead host's agents back and start its unfinished agents anew elsewhere."""
+        self._hosts.pop(host)
+        await self._controller.lost.remote(host)
+        run = Run(self._run_dir)
+        ended = set(run.agents_final()["agent_id"].to_pylist())
+        left = [replace(agent, attempt=agent.attempt + 1) for agent in agents if agent.agent_id not in ended]
+        self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents start anew on another")
+        if left and self._signal is None:
+            name = await self._add_host(self._cluster.nodes()[0])
+            self._assign(name, left)
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_SECONDS)
+            await self._look()
+
+    async def _look(self) -> None:
+        """Take a snapshot; parts that do not answer in time, since they die or restart, are left out of it."""
+        control = await _answer(self._controller.status.remote()) or dict(self._snapshot.control)
+        hosts = [await _answer(host.status.remote()) for host in self._hosts.values()]
+        if all(host is not None for host in hosts):
+            self._snapshot = join(self._elapsed(), len(self._agents), control, [host for host in hosts if host], ())
+        self._on_snapshot(self._snapshot)
+
+    def _on_signal(self, number: int) -> None:
+        if self._signal is None:
+            self._signal = number
+            self._on_note("stopping: running turns end and are saved; once more to stop at once")
+            for host in self._hosts.values():
+                host.drain.remote()
+        else:
+            self._hard_stop.set()
+
+    async def _until_hard_stop(self, work: Any) -> Any:
+        """Await start-up work that a signal may cut short: nothing is worth draining yet."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            await asyncio.wait([task], timeout=0.2)
+            if self._signal is not None and not task.done():
+                task.cancel()
+                raise RunFailed("stopped before the first agent started")
+        return task.result()
+
+    async def _stop(self) -> None:
+        """Bring everything down, in the order in which it feeds the next; each part gets its time and no more."""
+        hard = self._hard_stop.is_set()
+        for work in self._work:
+            work.cancel()
+        with contextlib.suppress(Exception):
+            if self._controller is not None:
+                await asyncio.wait_for(_await_ref(self._controller.close.remote()), 10)
+        if not hard:
+            for host in self._hosts.values():
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(_await_ref(host.close.remote()), 30)
+        for recorder in self._recorders.values():
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(_await_ref(recorder.close.remote()), _CLOSE_SECONDS)
+        if self._engine is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._engine.stop(), 60)
+        import ray
+
+        for actor in [*self._hosts.values(), self._controller, *self._recorders.values()]:
+            if actor is not None:
+                ray.kill(actor)
+        if self._engine is not None and self._engine.actor is not None:
+            ray.kill(self._engine.actor)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._started_seconds
+
+    def _facts(self) -> dict[str, Any]:
+        """What the manifest says of where and with what the run was made."""
+        packages = ("concur-batch", "ray", "pyarrow", "tokenizers", "aiohttp")
+        return {
+            "run": self._run_dir.name,
+            "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started_at)),
+            "agents": len(self._agents),
+            "versions": {name: importlib.metadata.version(name) for name in packages},
+            "python": platform.python_version(),
+            "simulated": not isinstance(self._workload.engine, SglangSection),
+        }
+
+
+async def _await_ref(ref: Any) -> Any:
+    return await ref
+
+
+async def _answer(ref: Any) -> Any:
+    """An actor's answer, or None if it dies, restarts or takes longer than a look is worth."""
+    try:
+        return await asyncio.wait_for(_await_ref(ref), 5)
+    except Exception:
+        return None
+
+
+def _is_death(error: BaseException) -> bool:
+    from ray.exceptions import RayActorError, WorkerCrashedError
+
+    return isinstance(error, RayActorError | WorkerCrashedError)
+
+
+def _cause(error: BaseException) -> str:
+    cause = getattr(error, "cause", None) or error
+    return (str(cause).strip() or type(cause).__name__).splitlines()[-1]

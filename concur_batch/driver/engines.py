@@ -1,0 +1,57 @@
+"""The run's engine: one that serves already, one that we launch, or our simulation of one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from concur_batch.driver.cluster import Cluster, Node
+from concur_batch.engine.launcher import Launcher
+from concur_batch.engine.protocol import EngineError
+from concur_batch.engine.simulated import SimulatedServer
+from concur_batch.workload.schema import SglangEngine, SimulatedEngine, Workload
+
+
+@dataclass(slots=True)
+class RunningEngine:
+    """Where the engine serves; `actor` is what we started for it, if anything."""
+
+    url: str
+    api_key: str | None
+    actor: Any = None
+
+    async def stop(self) -> None:
+        """Stop what we started."""
+        if self.actor is not None:
+            await self.actor.stop.remote()
+
+
+async def start_engine(workload: Workload, cluster: Cluster, node: Node, run_dir: Path) -> RunningEngine:
+    """Start or find the engine of the workload. Raises EngineError with what to do."""
+    from ray.exceptions import RayTaskError
+
+    host = "127.0.0.1" if len(cluster.nodes()) == 1 else node.address
+    match workload.engine:
+        case SglangEngine(url=str(url), api_key=variable):
+            return RunningEngine(url, os.environ[variable] if variable else None)
+        case SglangEngine(launch=launch) if launch is not None:
+            log = run_dir / "engine" / "sglang.log"
+            actor = cluster.actor(Launcher, node).remote(launch, workload.model.name, host, log)
+        case SimulatedEngine() as engine:
+            if engine.script is not None:  # other nodes see the run directory, but not the workload's
+                script = run_dir / "engine" / "scripts.jsonl"
+                script.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(engine.script, script)
+                engine = engine.model_copy(update={"script": script})
+            actor = cluster.actor(SimulatedServer, node).remote(
+                engine, workload.agent.format, run_dir / "model", workload.model.name, host, workload.tasks.seed
+            )
+        case _:
+            raise AssertionError("the schema admits no engine without a source")
+    try:
+        return RunningEngine(await actor.start.remote(), None, actor)
+    except RayTaskError as error:
+        raise EngineError(str(error.cause).strip().splitlines()[-1]) from None

@@ -1,0 +1,70 @@
+"""What a run looks like at one moment, joined from the controller's and the hosts' accounts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """`control` is the last control period's row with the window as it is now; `sums` add up all agents' turns.
+
+    `endings` counts ended agents: finished, limit, and the failure classes of those that failed.
+    """
+
+    seconds: float
+    agents: int
+    control: Mapping[str, Any] = field(default_factory=dict)
+    sums: Mapping[str, float] = field(default_factory=dict)
+    endings: Mapping[str, int] = field(default_factory=dict)
+    rewarded: int = 0
+    reward: float = 0.0
+    loop_lag_p99_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ended(self) -> int:
+        """Agents that have a final row."""
+        return sum(self.endings.values())
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of all prompt tokens so far that were cached on the device."""
+        return self._share("cached_device_tokens", "input_tokens")
+
+    @property
+    def recomputed_share(self) -> float | None:
+        """Share of all computed prompt tokens so far that had been computed before."""
+        computed = sum(self.sums.get(name, 0) for name in ("first_tokens", "recomputed_tokens", "rounding_tokens"))
+        return self.sums.get("recomputed_tokens", 0) / computed if computed else None
+
+    @property
+    def eta_seconds(self) -> float | None:
+        """Time left if agents go on ending at the mean rate so far; None before a tenth of them has ended."""
+        if self.ended * 10 < self.agents:
+            return None
+        return self.seconds / self.ended * (self.agents - self.ended)
+
+    def _share(self, part: str, whole: str) -> float | None:
+        return self.sums.get(part, 0) / self.sums[whole] if self.sums.get(whole) else None
+
+
+def join(
+    seconds: float, agents: int, control: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]], notes: Iterable[str]
+) -> Snapshot:
+    """One snapshot from the parts' accounts."""
+    sums: dict[str, float] = {}
+    endings: dict[str, int] = {}
+    rewarded, reward, lag, all_notes = 0, 0.0, 0.0, list(notes)
+    for host in hosts:
+        for totals, part in ((sums, host["sums"]), (endings, host["endings"])):
+            for name, value in part.items():
+                totals[name] = totals.get(name, 0) + value
+        rewarded += host["rewards"][0]
+        reward += host["rewards"][1]
+        lag = max(lag, host["loop_lag_p99_seconds"])
+        if host["recorder_error"]:
+            all_notes.append(f"records wait: {host['recorder_error']}")
+    return Snapshot(seconds, agents, control, sums, endings, rewarded, reward, lag, tuple(all_notes))

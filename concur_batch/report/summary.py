@@ -1,0 +1,114 @@
+"""The figures of a run, from its tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from concur_batch.trace.reading import Run
+
+_SUMS = (
+    "turns",
+    "tool_calls",
+    "malformed_turns",
+    "pauses",
+    "input_tokens",
+    "output_tokens",
+    "cached_device_tokens",
+    "cached_host_tokens",
+    "cached_storage_tokens",
+    "first_tokens",
+    "recomputed_tokens",
+    "rounding_tokens",
+    "retractions",
+    "generation_seconds",
+    "tool_seconds",
+    "tool_queue_seconds",
+    "pending_seconds",
+    "paused_seconds",
+    "queue_seconds",
+)
+
+
+def summarize(run: Run) -> dict[str, Any]:
+    """One flat object of figures, with units in the names; shares are None where their whole is zero.
+
+    Figures of agents are over the final rows; agents without one count as unfinished.
+    """
+    final, control = run.agents_final(), run.table("control").sort_by("period")
+    wanted, seconds = int(run.manifest["agents"]), float(run.manifest.get("seconds") or 0.0)
+    sums = {name: _sum(final, name) for name in _SUMS}
+    failures = Counter(name for name in _failed(final)["failure_class"].to_pylist())
+    computed = sums["first_tokens"] + sums["recomputed_tokens"] + sums["rounding_tokens"]
+    rewards = final["reward"].drop_null()
+    turns = final["turns"].to_pylist()
+    return {
+        "run": run.manifest["run"],
+        "run_dir": str(run.path),
+        "status": run.manifest["status"],
+        "simulated": run.manifest["simulated"],
+        "policy": run.manifest["workload"]["control"]["policy"],
+        "seconds": round(seconds, 3),
+        "agents": wanted,
+        **{name: _count(final, name) for name in ("finished", "limit", "failed")},
+        "unfinished": wanted - final.num_rows,
+        "failures": dict(failures),
+        "rewarded": len(rewards),
+        "reward_mean": pc.mean(rewards).as_py() if len(rewards) else None,
+        "turns_median": float(pc.quantile(final["turns"], 0.5)[0].as_py()) if turns else None,
+        **{name: round(value, 3) if isinstance(value, float) else value for name, value in sums.items()},
+        "hit_rate": _share(sums["cached_device_tokens"], sums["input_tokens"]),
+        "host_hit_rate": _share(sums["cached_host_tokens"], sums["input_tokens"]),
+        "recomputed_share": _share(sums["recomputed_tokens"], computed),
+        "output_tokens_per_second": _share(sums["output_tokens"], seconds),
+        "turns_per_second": _share(sums["turns"], seconds),
+        **_window(control),
+        "phase_seconds": phase_seconds(control),
+    }
+
+
+def phase_seconds(control: pa.Table) -> dict[str, float]:
+    """How long each phase lasted, in seconds, from the control table in order of its periods."""
+    moments, phases = control["seconds"].to_pylist(), control["phase"].to_pylist()
+    lasted: dict[str, float] = {}
+    before = 0.0
+    for moment, phase in zip(moments, phases, strict=True):
+        lasted[phase] = round(lasted.get(phase, 0.0) + moment - before, 3)
+        before = moment
+    return lasted
+
+
+def _window(control: pa.Table) -> dict[str, Any]:
+    windows = [window for window in control["window_after"].to_pylist() if window is not None]
+    branches = Counter(control["branch"].to_pylist())
+    return {
+        "control_periods": control.num_rows,
+        "stale_periods": sum(control["stale"].to_pylist()),
+        "window_min": min(windows, default=None),
+        "window_mean": round(sum(windows) / len(windows), 2) if windows else None,
+        "window_max": max(windows, default=None),
+        "window_increases": branches["grow"],
+        "window_cuts": branches["cut"],
+        "evicted_tokens": _sum(control, "evicted_tokens"),
+        "usage_max": pc.max(control["usage"]).as_py(),
+        "occupancy_max": pc.max(control["occupancy"]).as_py(),
+    }
+
+
+def _failed(final: pa.Table) -> pa.Table:
+    return final.filter(pc.field("status") == "failed")
+
+
+def _count(final: pa.Table, status: str) -> int:
+    return final.filter(pc.field("status") == status).num_rows
+
+
+def _sum(table: pa.Table, column: str) -> Any:
+    return pc.sum(table[column]).as_py() or 0
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 4) if whole else None

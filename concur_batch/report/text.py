@@ -1,0 +1,34 @@
+"""Figures as a person reads them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def duration(seconds: float) -> str:
+    """0:07, 12:31 or 3:04:05."""
+    whole = int(seconds)
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def amount(number: float) -> str:
+    """812, 45.1 k, 1.20 M, 3.40 G."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def share(value: float | None) -> str:
+    """0.43, or a dash where it is not known."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """The last values as bars between zero and their greatest."""
+    shown = values[-width:]
+    top = max(shown, default=0) or 1
+    return "".join(_BARS[min(len(_BARS) - 1, int(value / top * (len(_BARS) - 1)))] for value in shown)
