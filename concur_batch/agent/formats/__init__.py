@@ -1,0 +1,1 @@
+"""The action formats: one module each, over the common ground in `action`."""

@@ -1,0 +1,119 @@
+"""Actions as <tool_call> blocks of JSON."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import orjson
+
+from concur_batch.agent.formats.action import (
+    UNCLOSED_THINKING,
+    Action,
+    ActionError,
+    Answer,
+    Call,
+    Calls,
+    Malformed,
+    Specs,
+    Truncated,
+    read_call,
+    read_json,
+)
+
+_TAG = re.compile("<tool_call>|</tool_call>|<think>|</think>|<tool_response>")
+_SPACE = re.compile(r"\s*")
+_CLOSE = "</tool_call>"
+_FORM = '<tool_call>\n{"name": "<tool>", "arguments": {...}}\n</tool_call>'
+
+
+def parse_hermes(text: str, complete: bool, specs: Specs) -> Action:
+    """See `actions`. `complete`: the model ended the turn itself."""
+    calls: dict[bytes, Call] = {}  # by what they ask for
+    thought = ""
+    said: list[str] = []  # text outside of blocks and reasoning
+    problem: Malformed | None = None
+    position = 0
+    while (tag := _TAG.search(text, position)) is not None:
+        said.append(text[position : tag.start()])
+        position = tag.end()
+        if tag[0] == "<think>":
+            end = text.find("</think>", position)
+            if end < 0:
+                return UNCLOSED_THINKING if complete else Truncated()
+            position = end + len("</think>")
+        elif tag[0] == "</think>":
+            # It was opened in the prompt, or not at all: whatever came before was reasoning.
+            calls, said, problem = {}, [], None
+        elif tag[0] == "<tool_response>":
+            complete = complete or bool(calls)
+            position = len(text)
+        elif tag[0] == _CLOSE:
+            problem = problem or Malformed(f"{_CLOSE} without <tool_call> before it. The form is:\n{_FORM}")
+        else:
+            try:
+                call, position = _read_block(text, position, specs)
+            except ActionError as error:
+                problem = problem or Malformed(f"{error}. The form is:\n{_FORM}")
+                position = max(position, error.position)
+            else:
+                thought = thought if calls else "".join(said).strip()
+                calls.setdefault(orjson.dumps((call.name, call.arguments), option=orjson.OPT_SORT_KEYS), call)
+    said.append(text[position:])
+    if not complete:
+        return Truncated()
+    if problem is not None:
+        return problem
+    words = "".join(said).strip()
+    if calls:
+        return Calls(tuple(calls.values()), thought)
+    if not words:
+        return Malformed(f"the reply is empty: call a tool, or write the final answer. The form of a call is:\n{_FORM}")
+    if _looks_like_call(words):
+        return Malformed(f"a call must stand in <tool_call> tags. The form is:\n{_FORM}")
+    return Answer(words)
+
+
+def _read_block(text: str, position: int, specs: Specs) -> tuple[Call, int]:
+    """The call of a block from after its opening tag, and where the block ends. Raises ActionError."""
+    value, end = read_json(text, _after_space(text, position))
+    after = _after_space(text, end)
+    if text.startswith(_CLOSE, after):
+        end = after + len(_CLOSE)
+    elif after < len(text):
+        # The end of the turn closes the block as well; anything else is no end.
+        near = text[after : after + 20]
+        raise ActionError(f"{_CLOSE} must follow the JSON object, not {near!r}", end)
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise ActionError('a <tool_call> must hold one JSON object with "name" and "arguments"', end)
+    try:
+        return read_call(value["name"], _arguments(value, specs), specs), end
+    except ActionError as error:
+        raise ActionError(str(error), end) from error
+
+
+def _arguments(value: dict[str, Any], specs: Specs) -> Any:
+    """The arguments under either name that models give them; none at all only for a tool that needs none."""
+    for key in ("arguments", "parameters"):
+        if key in value:
+            return value[key]
+    spec = specs.get(value["name"])
+    if len(value) == 1 and spec is not None and not spec.parameters.get("required"):
+        return {}
+    raise ActionError('a <tool_call> must hold "arguments", a JSON object, beside "name"')
+
+
+def _looks_like_call(words: str) -> bool:
+    """Whether all that was said is a call that lacks its tags."""
+    if not words.startswith("{"):
+        return False
+    try:
+        value, _ = read_json(words, 0)
+    except ActionError:
+        return False
+    return isinstance(value, dict) and "name" in value and ("arguments" in value or "parameters" in value)
+
+
+def _after_space(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return match.end() if match else position
