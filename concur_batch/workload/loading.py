@@ -16,7 +16,7 @@ from concur_batch.workload.places import make_absolute, missing_places
 from concur_batch.workload.schema import Tasks, Verify, Workload
 from concur_batch.workload.shape import spot_of
 from concur_batch.workload.source import Source, read_yaml
-from concur_batch.workload.tasks import Task, read_tasks
+from concur_batch.workload.tasks import Task, compile_prompt, read_tasks
 
 _VERIFY: TypeAdapter[list[Verify]] = TypeAdapter(list[Verify])
 
@@ -55,7 +55,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Loaded:
     system, system_problems = _system_prompt(source)
     problems += system_problems
     if workload is None or problems:
-        raise InputError(_in_order(source.file, [*problems, *_task_problems(source)]))
+        raise InputError(_in_order(source.file, [*problems, *_task_problems(source, problems)]))
     return Loaded(workload, Path(path), base_dir, system, source)
 
 
@@ -117,12 +117,15 @@ def _system_prompt(source: Source) -> tuple[str, list[Problem]]:
         ]
 
 
-def _task_problems(source: Source) -> list[Problem]:
+def _task_problems(source: Source, known: Sequence[Problem]) -> list[Problem]:
     """What is wrong with the tasks, if the sections that describe them are right by themselves."""
     try:
         tasks = Tasks.model_validate_json(json.dumps(source.value.get("tasks")), strict=True)
         verify = _VERIFY.validate_json(json.dumps(source.value.get("verify", [])), strict=True)
-        read_tasks(tasks, verify, source)
+        if any(problem.key == "tasks.file" for problem in known):
+            compile_prompt(tasks, source)
+        else:
+            read_tasks(tasks, verify, source)
     except ValidationError:
         pass
     except InputError as error:

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from concur_batch.workload.errors import Problem, shown_path
+from concur_batch.workload.errors import Problem, shown, shown_path
+from concur_batch.workload.schema import Workload
 from concur_batch.workload.shape import leaves
 from concur_batch.workload.source import KeyPath, Source
 
@@ -19,10 +20,11 @@ _MADE = {"smollm2-135m": "run `make sglang-cpu`", ".venv-sglang": "run `make sgl
 
 def make_absolute(source: Source, base_dir: Path) -> None:
     """Replace every path: relative ones start at `base_dir`, `output` at the current directory; `~` is home."""
+    source.value.setdefault("output", str(Workload.model_fields["output"].default))
     for path, spot, value in list(leaves(source.value)):
         if spot.type is Path and isinstance(value, str) and value:
             start = Path.cwd() if path == ("output",) else base_dir
-            _put(source.value, path, os.path.normpath(start / Path(value).expanduser()))
+            _put(source.value, path, os.path.normpath(start / os.path.expanduser(value)))  # noqa: PTH111 - never raises
 
 
 def missing_places(source: Source) -> list[Problem]:
@@ -30,7 +32,10 @@ def missing_places(source: Source) -> list[Problem]:
     problems = []
     for path, _, value in leaves(source.value):
         if isinstance(value, str):
-            found = _missing(path, value)
+            try:
+                found = _missing(path, value)
+            except OSError as error:  # a name too long, a directory that may not be read
+                found = f"{shown(value)} cannot be used: {(error.strerror or str(error)).lower()}", "mend the path"
             if found is not None:
                 problems.append(source.problem(path, *found))
     return problems
@@ -89,7 +94,7 @@ def _absent(place: Path, kind: str) -> tuple[str, str]:
     parent = next((up for up in place.parents if up.is_dir()), None)
     if parent is not None and os.access(parent, os.R_OK):
         missing = place.relative_to(parent).parts[0]
-        near = difflib.get_close_matches(missing, sorted(entry.name for entry in parent.iterdir()), 1)
+        near = difflib.get_close_matches(missing, sorted(entry.name for entry in parent.iterdir()), 1, 0.8)
         if near:
             return reason, f"did you mean {shown_path(parent / near[0])}?"
     return reason, "make it, or mend the path: it is relative to the workload file"

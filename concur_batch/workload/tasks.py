@@ -57,7 +57,7 @@ class _Reader:
         self.section = section
         self.verify = verify
         self.source = source
-        self.template = _compile(section.prompt, source)
+        self.template = compile_prompt(section, source)
         self.rows = 0
         self.tasks: list[Task] = []
         self.problems: list[Problem] = []
@@ -158,9 +158,10 @@ class _Reader:
                 yield self.source.problem(path, f"{self.section.file.name} has no column `{column}`", mend)
 
 
-def _compile(text: str, source: Source) -> PromptTemplate:
+def compile_prompt(section: Tasks, source: Source) -> PromptTemplate:
+    """The compiled template. Raises InputError if it is none."""
     try:
-        return PromptTemplate.compile(text)
+        return PromptTemplate.compile(section.prompt)
     except jinja2.TemplateSyntaxError as error:
         reason = f"line {error.lineno} of the template: {error.message}"
         raise InputError(
