@@ -10,6 +10,7 @@ A sandbox could make its own on every call, but two things need them made by us:
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -21,30 +22,7 @@ AGENT_ID = 1000
 _NOBODY = 65534
 _SHIFT = 1 << 20
 
-# Unsharing needs a process of one thread, so a small helper does it. Each child of it is sealed (no user namespace can
-# be made below it, which keeps the kernel's largest attack surface shut) once its maps are written; the namespace then
-# lives on in the descriptor that we hold.
-_HELPER = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-for _ in range(int(sys.argv[1])):
-    child = os.fork()
-    if child == 0:
-        if libc.unshare(0x10000000):
-            os.write(1, b"%d\\n" % -ctypes.get_errno())
-            os._exit(1)
-        os.write(1, b"%d\\n" % os.getpid())
-        os.read(0, 1)
-        try:
-            with open("/proc/sys/user/max_user_namespaces", "w") as limit:
-                limit.write("0")
-        except OSError:
-            pass
-        os.write(1, b"sealed\\n")
-        os.read(0, 1)
-        os._exit(0)
-    os.waitpid(child, 0)
-"""
+_HELPER = Path(__file__).with_name("namespace_keeper.py")
 
 
 def agent_host_id() -> int:
@@ -52,41 +30,55 @@ def agent_host_id() -> int:
     return _NOBODY if os.geteuid() == 0 else os.geteuid()
 
 
-def create_user_namespaces(count: int) -> list[int]:
-    """Makes user namespaces and returns an open descriptor of each; closing it frees the namespace.
+class UserNamespaces:
+    """`count` user namespaces, held by the descriptors in `descriptors` until `close`.
+
+    A helper process (`namespace_keeper.py`) makes them and then waits: if this process dies, it kills what still runs
+    in them. bubblewrap's own --die-with-parent does not suffice, since the kernel does not let its outer process, which
+    is root without capabilities, signal the inner one, which is nobody.
 
     Raises:
         OSError: the kernel or the container does not let us make them or map users into them.
     """
-    helper = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _HELPER, str(count)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-    )
-    assert helper.stdin is not None and helper.stdout is not None
-    descriptors: list[int] = []
-    try:
-        for _ in range(count):
-            pid = int(helper.stdout.readline() or b"-1")
-            if pid < 0:
-                raise OSError(-pid, f"cannot make a user namespace: {os.strerror(-pid)}")
-            _map_ids(Path(f"/proc/{pid}"))
-            helper.stdin.write(b"\n")
-            helper.stdout.readline()
-            descriptors.append(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
-            helper.stdin.write(b"\n")
-    except BaseException:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        raise
-    finally:
-        helper.kill()
-        helper.wait()
-        helper.stdin.close()
-        helper.stdout.close()
-    return descriptors
+
+    def __init__(self, count: int) -> None:
+        self.descriptors: list[int] = []
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_HELPER), str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
+        try:
+            for _ in range(count):
+                self._make_one()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_one(self) -> None:
+        keeper = self._keeper
+        assert keeper.stdin is not None and keeper.stdout is not None
+        pid = int(keeper.stdout.readline() or -errno.EPIPE)
+        if pid < 0:
+            raise OSError(-pid, f"cannot make a user namespace: {os.strerror(-pid)}")
+        _map_ids(Path(f"/proc/{pid}"))
+        keeper.stdin.write(b"m")
+        keeper.stdout.readline()
+        self.descriptors.append(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+        keeper.stdin.write(b"o")
+
+    def close(self) -> None:
+        """Frees the namespaces; nothing may run in them any more."""
+        assert self._keeper.stdin is not None and self._keeper.stdout is not None
+        self._keeper.kill()
+        self._keeper.wait()
+        self._keeper.stdin.close()
+        self._keeper.stdout.close()
+        while self.descriptors:
+            os.close(self.descriptors.pop())
 
 
 def _map_ids(process: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def unlock(name: str, dir_fd: int | None = None) -> None:
         NotADirectoryError: it is something else.
     """
     with opened(name, os.O_PATH | os.O_DIRECTORY, dir_fd) as descriptor:
-        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
+        Path(f"/proc/self/fd/{descriptor}").chmod(0o700)
 
 
 def remove_tree(name: str, dir_fd: int | None = None) -> None:

@@ -1,0 +1,217 @@
+"""One sandboxed process from start to certain end: its limits, its output, its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools_env.output import BoundedOutput
+
+_READ_BYTES = 65_536
+_FLOOD_BYTES = 4 << 20
+_FLOOD_PAUSE_SECONDS = 0.001
+_REAP_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that one sandboxed process starts from.
+
+    `options` are bubblewrap's, `userns` the descriptor of the user namespace to run in, if not a new one. `limits`
+    maps resources (`resource.RLIMIT_*`) to the value that every process of the sandbox has.
+    """
+
+    binary: Path
+    options: Sequence[str]
+    userns: int | None
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    limits: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """A started bubblewrap, the read end of its output and that of its status reports."""
+
+    popen: subprocess.Popen[bytes]
+    output: int
+    status: int
+
+
+def spawn(launch: Launch) -> Spawned:
+    """Starts bubblewrap.
+
+    It reads its options from a pipe, for two reasons: it waits for them, so the limits can be set on it from outside
+    before it does anything, without a further program or a slow fork; and no path of the host shows in the sandbox's
+    process list. bubblewrap closes both pipes before the command starts.
+
+    Raises:
+        OSError: no process could be started, for instance for want of descriptors or memory.
+    """
+    with ExitStack() as on_failure, ExitStack() as at_end:
+
+        def pipe() -> tuple[int, int]:
+            read, write = os.pipe()
+            on_failure.callback(os.close, read)
+            at_end.callback(os.close, write)
+            return read, write
+
+        output_read, output_write = pipe()
+        status_read, status_write = pipe()
+        options_read, options_write = os.pipe()
+        at_end.callback(os.close, options_read)
+        at_end.callback(os.close, options_write)
+        userns = [] if launch.userns is None else [launch.userns]
+        arguments = ["bwrap", "--args", str(options_read), "--json-status-fd", str(status_write)]
+        arguments += [f for descriptor in userns for f in ("--userns", str(descriptor))]
+        popen = subprocess.Popen(
+            [*arguments, "--", *launch.command],
+            executable=launch.binary,
+            stdin=subprocess.DEVNULL,
+            stdout=output_write,
+            stderr=output_write,
+            pass_fds=(options_read, status_write, *userns),
+            env=launch.environment,
+        )
+        on_failure.callback(popen.wait)
+        on_failure.callback(popen.kill)
+        for limited, value in launch.limits.items():
+            resource.prlimit(popen.pid, limited, (value, value))
+        with suppress(BrokenPipeError):
+            os.write(options_write, b"".join(os.fsencode(option) + b"\0" for option in launch.options))
+        on_failure.pop_all()
+    return Spawned(popen, output_read, status_read)
+
+
+def read_status(descriptor: int) -> dict[str, int]:
+    """The numbers that bubblewrap has reported so far: `child-pid`, and `exit-code` once the command has ended.
+
+    Without `exit-code` the command never ran or was killed together with its sandbox.
+    """
+    report: dict[str, int] = {}
+    os.set_blocking(descriptor, False)
+    with suppress(BlockingIOError):
+        for line in os.read(descriptor, 4096).splitlines():
+            report |= json.loads(line)
+    return report
+
+
+class SandboxProcess:
+    """A running sandbox, driven by the event loop. Made by `start`, awaited by `wait`.
+
+    After `wait` no process of the sandbox is left, whatever the command forked, ignored or wrote.
+    """
+
+    def __init__(self, spawned: Spawned, output_limit_bytes: int, deadline_seconds: float) -> None:
+        self.output = BoundedOutput(output_limit_bytes)
+        self.timed_out = False
+        self.exit_code: int | None = None
+        """The command's exit code, 128 + n if signal n ended it; None if the sandbox itself failed or was killed."""
+        self._popen = spawned.popen
+        self._output = spawned.output
+        self._status = spawned.status
+        self._report: dict[str, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._pause: asyncio.TimerHandle | None = None
+        self._pidfd = os.pidfd_open(self._popen.pid)
+        os.set_blocking(self._output, False)
+        self._loop.add_reader(self._output, self._on_output)
+        self._loop.add_reader(self._pidfd, self._on_exit)
+        self._deadline = self._loop.call_later(deadline_seconds, self._on_deadline)
+
+    async def wait(self) -> None:
+        """Returns once everything in the sandbox is dead; if cancelled, kills it first."""
+        try:
+            await asyncio.shield(self._ended)
+        except asyncio.CancelledError:
+            self.kill()
+            while not self._ended.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.shield(self._ended)
+            raise
+
+    def kill(self) -> None:
+        """Ends the sandbox: killing the first process of its pid namespace makes the kernel kill all others."""
+        if self._popen.returncode is None:
+            self._report |= read_status(self._status)
+            if child := self._report.get("child-pid"):
+                with suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            self._popen.kill()
+
+    def _on_deadline(self) -> None:
+        self.timed_out = True
+        self.kill()
+
+    def _on_output(self) -> None:
+        if not self._read_once():
+            self._loop.remove_reader(self._output)
+        elif self.output.total_bytes > _FLOOD_BYTES:
+            # A flood is still drained, for the tool must not block, but it may not keep the event loop busy.
+            self._loop.remove_reader(self._output)
+            self._pause = self._loop.call_later(_FLOOD_PAUSE_SECONDS, self._resume_output)
+
+    def _resume_output(self) -> None:
+        self._pause = None
+        self._loop.add_reader(self._output, self._on_output)
+
+    def _read_once(self) -> bool:
+        """Takes one piece of output; False at its end."""
+        try:
+            data = os.read(self._output, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        self.output.feed(data)
+        return bool(data)
+
+    def _on_exit(self) -> None:
+        """bubblewrap has ended, which it does with the command: end what the command left running as well."""
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._deadline.cancel()
+        self._popen.wait()
+        self._report |= read_status(self._status)
+        try:
+            self._pidfd = os.pidfd_open(self._report["child-pid"])
+        except (KeyError, ProcessLookupError):
+            self._finish()
+            return
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        timer = self._loop.call_later(_REAP_SECONDS, self._on_namespace_end, None)
+        self._loop.add_reader(self._pidfd, self._on_namespace_end, timer)
+
+    def _on_namespace_end(self, timer: asyncio.TimerHandle | None) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        if timer is None:
+            self._report.pop("exit-code", None)
+            self.output.feed(f"\na process of the sandbox outlived its kill by {_REAP_SECONDS:.0f} s\n".encode())
+        else:
+            timer.cancel()
+        self._finish()
+
+    def _finish(self) -> None:
+        self._loop.remove_reader(self._output)
+        if self._pause:
+            self._pause.cancel()
+        self._drain()
+        os.close(self._output)
+        os.close(self._status)
+        self.exit_code = self._report.get("exit-code")
+        self._ended.set_result(None)
+
+    def _drain(self) -> None:
+        """Takes what is still in the pipe. Its writers are dead, so this is at most one pipe's capacity."""
+        with suppress(BlockingIOError):
+            while data := os.read(self._output, _READ_BYTES):
+                self.output.feed(data)
