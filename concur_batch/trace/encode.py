@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from concur_batch.trace.parts import item_dtype
 from concur_batch.trace.schema import SCHEMAS
 
 _MAX_FLOAT = float(np.finfo(np.float64).max)
@@ -50,7 +51,7 @@ def _column(field: pa.Field) -> _Column:
 class _Table(NamedTuple):
     names: frozenset[str]
     columns: tuple[_Column, ...]
-    lists: tuple[tuple[str, bool], ...]  # name, whether of integers
+    lists: tuple[tuple[str, np.dtype[Any]], ...]  # name, type of the items
     timestamps: tuple[str, ...]
 
 
@@ -58,7 +59,7 @@ _OF = {
     name: _Table(
         frozenset(schema.names),
         tuple(_column(field) for field in schema),
-        tuple((f.name, pa.types.is_integer(f.type.value_type)) for f in schema if pa.types.is_list(f.type)),
+        tuple((f.name, item_dtype(f.type)) for f in schema if pa.types.is_list(f.type)),
         tuple(f.name for f in schema if pa.types.is_timestamp(f.type)),
     )
     for name, schema in SCHEMAS.items()
@@ -68,9 +69,9 @@ _OF = {
 def encode(table: str, row: Mapping[str, Any]) -> bytes:
     """One framed line of a table (a key of SCHEMAS).
 
-    Nullable columns may be left out. Lists may be numpy arrays (int32 and float32 are the cheapest); a moment is an
-    aware datetime or its ISO text. Lone surrogates in text become U+FFFD. NaN and infinities become null, JSON has
-    neither, and are refused where the column cannot be null.
+    Nullable columns may be left out. Lists may be numpy arrays (int32 and float32 are the cheapest), and None or NaN
+    in a list of floats is null; a moment is an aware datetime or its ISO text. Lone surrogates in text become U+FFFD.
+    A NaN or infinity as a column's value becomes null, or is refused where the column cannot be null.
     Raises KeyError for columns missing or unknown, TypeError or ValueError for a value that the column cannot hold;
     each names table and column.
     """
@@ -89,9 +90,9 @@ def encode(table: str, row: Mapping[str, Any]) -> bytes:
         if low is not None and high is not None and not low <= value <= high:
             raise ValueError(f"{table}.{name}: {value} is out of range")
     changed: dict[str, Any] = {}
-    for name, integers in spec.lists:
+    for name, dtype in spec.lists:
         if (value := row.get(name)) is not None:
-            changed[name] = _items(f"{table}.{name}", value, integers)
+            changed[name] = _list(f"{table}.{name}", value, dtype)
     for name in spec.timestamps:
         if (value := row.get(name)) is not None:
             changed[name] = _moment(f"{table}.{name}", value)
@@ -105,31 +106,19 @@ def encode_turn(turn_row: Mapping[str, Any], tool_rows: Iterable[Mapping[str, An
     return b"".join([*(encode("tools", row) for row in tool_rows), encode("turns", turn_row)])
 
 
-def _items(where: str, value: Any, integers: bool) -> Any:
-    if integers:
-        array = value if isinstance(value, np.ndarray) else _integers(where, value)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise TypeError(f"{where}: {array.dtype} of shape {array.shape} where int32 ids are due")
-        if array.dtype != np.int32 and len(array) and not -(2**31) <= array.min() <= array.max() < 2**31:
-            raise ValueError(f"{where}: an id out of int32's range")
-        return np.ascontiguousarray(array, dtype=np.int32)
-    if isinstance(value, np.ndarray):
-        if value.ndim != 1 or value.dtype.kind != "f":
-            raise TypeError(f"{where}: {value.dtype} of shape {value.shape} where float32 are due")
-        return np.ascontiguousarray(value, dtype=np.float32)
-    for item in set(map(type, value)):
-        if item not in (float, int, type(None)):
-            raise TypeError(f"{where}: an item of type {item.__name__} where float is due")
-    return value
-
-
-def _integers(where: str, value: Any) -> Any:
+def _list(where: str, value: Any, dtype: np.dtype[Any]) -> str:
+    """A list as hexadecimal text of its little-endian items: many times as fast to parse as numbers in JSON."""
     if not len(value):
-        return np.empty(0, np.int32)
-    array = np.array(value)
-    if array.dtype.kind == "i":
-        return array
-    raise TypeError(f"{where}: not a list of int32 ids")
+        return ""
+    try:
+        array = np.asarray(value) if dtype.kind == "i" else np.asarray(value, dtype=dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f"{where}: not a list of {dtype.name}") from None
+    if array.ndim != 1 or (dtype.kind == "i" and array.dtype.kind not in "iu"):
+        raise TypeError(f"{where}: {array.dtype} of shape {array.shape} where a list of {dtype.name} is due")
+    if dtype.kind == "i" and array.dtype != dtype and not -(2**31) <= array.min() <= array.max() < 2**31:
+        raise ValueError(f"{where}: an id out of int32's range")
+    return np.ascontiguousarray(array, dtype=dtype).tobytes().hex()
 
 
 def _moment(where: str, value: datetime | str) -> datetime:

@@ -6,10 +6,13 @@ The rows are parsed by Arrow straight from the journal's bytes; Python touches n
 
 from __future__ import annotations
 
+import binascii
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.json
@@ -23,6 +26,12 @@ JOURNAL = "journal"
 REJECTED = "rejected"
 SEGMENT_SUFFIX = ".jsonl"
 PART_SUFFIX = ".parquet"
+
+# The rows as they are in the journal: a list is the hexadecimal text of its little-endian items.
+_JOURNALED = {
+    name: pa.schema([column.with_type(pa.string()) if pa.types.is_list(column.type) else column for column in schema])
+    for name, schema in SCHEMAS.items()
+}
 
 # Token ids compress best as plain int32 under zstd (1.5 to 1.7 bytes a token; dictionary 1.6, delta 2.3), so
 # dictionaries are for the scalar columns alone.
@@ -98,13 +107,19 @@ def parse_rows(table: str, rows: list[Row], segment: Path) -> tuple[pa.Table, li
         parsed = pa.json.read_json(
             pa.BufferReader(lines),
             read_options=pa.json.ReadOptions(block_size=max(1 << 20, 1 + max(len(row.json) for row in rows))),
-            parse_options=pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="error"),
+            parse_options=pa.json.ParseOptions(explicit_schema=_JOURNALED[table], unexpected_field_behavior="error"),
         )
         parsed.validate(full=True)  # UTF-8
         if parsed.num_rows != len(rows):
-            raise pa.ArrowInvalid("more than one object in a row")
-        return parsed, []
-    except pa.ArrowInvalid as error:
+            raise ValueError("more than one object in a row")
+        columns = [
+            pa.chunked_array([_lists(chunk, field.type) for chunk in column.chunks], field.type)
+            if pa.types.is_list(field.type)
+            else column
+            for column, field in zip(parsed.columns, schema, strict=True)
+        ]
+        return pa.table(columns, schema=schema), []
+    except ValueError as error:  # also Arrow's and binascii's own
         if len(rows) == 1:
             if not is_json(rows[0].json):
                 raise torn_middle(segment, rows[0].offset) from error
@@ -113,6 +128,27 @@ def parse_rows(table: str, rows: list[Row], segment: Path) -> tuple[pa.Table, li
     first, first_bad = parse_rows(table, rows[:middle], segment)
     second, second_bad = parse_rows(table, rows[middle:], segment)
     return pa.concat_tables([first, second]), first_bad + second_bad
+
+
+def item_dtype(lists: pa.ListType) -> np.dtype[Any]:
+    """The numpy type of a list's items as they are in the journal."""
+    return np.dtype("<i4" if lists.value_type == pa.int32() else "<f4")
+
+
+def _lists(texts: pa.StringArray, lists: pa.ListType) -> pa.Array:
+    """Lists from the hexadecimal text of their items, all rows at once; NaN items become null."""
+    dtype = item_dtype(lists)
+    _, offsets_buffer, digits = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    if ((offsets - offsets[0]) % (2 * dtype.itemsize)).any():
+        raise ValueError(f"a list that is not of whole {dtype.name}")
+    items = binascii.unhexlify(memoryview(digits or b"")[offsets[0] : offsets[-1]])
+    return pa.ListArray.from_arrays(
+        pa.array((offsets - offsets[0]) // (2 * dtype.itemsize)),
+        pa.array(np.frombuffer(items, dtype), from_pandas=dtype.kind == "f"),
+        type=lists,
+        mask=texts.is_null(),
+    )
 
 
 def _write_part(name: str, table: pa.Table, part: Path) -> None:

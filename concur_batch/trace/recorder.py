@@ -143,9 +143,17 @@ class Recorder:
         return taken
 
     async def _store_sealed(self) -> None:
-        while self._sealed:
-            await asyncio.to_thread(self._writer.store, self._sealed[0])
-            self._sealed.pop(0)
+        """Stores what it can; then raises the first TraceError, if any. What failed stays, to be tried again."""
+        failures = []
+        for segment in list(self._sealed):
+            try:
+                await asyncio.to_thread(self._writer.store, segment)
+            except TraceError as error:
+                failures.append(error)
+            else:
+                self._sealed.remove(segment)
+        if failures:
+            raise failures[0]
         self._rotation_error = None
 
     async def _rotate(self, segment: Journal) -> None:

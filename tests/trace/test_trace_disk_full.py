@@ -1,0 +1,114 @@
+"""A disk that is really full (a small tmpfs), or read-only: one clear error, nothing torn, and on it goes after."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trace_rows import part_rows, turn
+
+from concur_batch.trace.encode import encode_turn
+from concur_batch.trace.files import TraceError
+from concur_batch.trace.journal import read_journal
+from concur_batch.trace.manifest import read_manifest, write_manifest
+from concur_batch.trace.recorder import Recorder
+from concur_batch.trace.writer import Writer, recover
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting a tmpfs is not permitted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """A file that takes all the space that is left."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\1" * 512)
+        except OSError:
+            return ballast
+
+
+def big_turn(number: int) -> bytes:
+    row, tools = turn("a", number)
+    return encode_turn(row | {"output_text": os.urandom(5000).hex()}, tools)
+
+
+async def test_commits_fail_while_the_disk_is_full_and_work_again_after(small_disk: Path) -> None:
+    run_dir = small_disk / "run"
+    recorder = Recorder(run_dir, "n", commit_seconds=0.001)
+    committed = []
+    for number in range(20):
+        await recorder.commit(big_turn(number))
+        committed.append(number)
+    ballast = fill(small_disk)
+    number = 20
+    with pytest.raises(TraceError, match=r"run/journal/n-000000.jsonl: No space left on device"):
+        for number in range(20, 30):  # the last page has room for a little more
+            await recorder.commit(big_turn(number))
+            committed.append(number)
+    results = await asyncio.gather(*(recorder.commit(big_turn(n)) for n in range(50, 55)), return_exceptions=True)
+    assert all(isinstance(result, TraceError) for result in results)
+    contents = read_journal(run_dir / "journal" / "n-000000.jsonl")
+    assert contents.dropped_bytes == 0
+    assert sum(row.table == "turns" for row in contents.rows) == len(committed)
+
+    with pytest.raises(TraceError, match="No space left on device"):
+        await recorder.rotate()
+    assert list(run_dir.rglob(".*")) == []
+
+    ballast.unlink()
+    await recorder.commit(big_turn(number))
+    await recorder.rotate()
+    await recorder.commit(big_turn(60))
+    await recorder.close()
+    expected = [*committed, number, 60]
+    assert sorted(row["turn"] for row in part_rows(run_dir, "turns")) == expected
+    assert len(part_rows(run_dir, "tools")) == sum(n % 3 for n in expected)
+
+
+def test_a_part_or_manifest_that_does_not_fit_leaves_what_was_there(small_disk: Path) -> None:
+    write_manifest(small_disk, {"state": "old"})
+    writer = Writer(small_disk, "n")
+    writer.append(b"".join(big_turn(number) for number in range(20)))
+    writer.sync()
+    ballast = fill(small_disk)
+    with pytest.raises(TraceError, match="parquet: No space left on device"):
+        writer.close()
+    with pytest.raises(TraceError, match=r"manifest\.json: No space left on device"):
+        write_manifest(small_disk, {"state": "new" * 10_000})
+    assert read_manifest(small_disk) == {"state": "old"}
+    with pytest.raises(TraceError, match="No space left on device"):
+        recover(small_disk)
+    assert list(small_disk.rglob(".*")) == [] == list(small_disk.rglob("*.parquet"))
+    ballast.unlink()
+    assert recover(small_disk).rows == {"turns": 20, "tools": 19}
+
+
+def test_a_read_only_disk_is_told(small_disk: Path) -> None:
+    writer = Writer(small_disk, "n")
+    writer.append(big_turn(0))
+    writer.open.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(TraceError, match=r"journal/n-000001\.jsonl: Read-only file system"):
+        Writer(small_disk, "n")
+    with pytest.raises(TraceError, match=r"journal/n-000000\.jsonl: Read-only file system"):
+        recover(small_disk)
+    with pytest.raises(TraceError, match=r"manifest\.json: Read-only file system"):
+        write_manifest(small_disk, {})
+    with pytest.raises(TraceError, match="run: Read-only file system"):
+        Writer(small_disk / "run", "n")

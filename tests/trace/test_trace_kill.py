@@ -1,0 +1,69 @@
+"""A recorder killed by SIGKILL, again and again on the same run: every acknowledged row is there, and once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from trace_rows import part_rows
+
+from concur_batch.trace.manifest import write_manifest
+from concur_batch.trace.reading import Run
+from concur_batch.trace.writer import recover
+
+AGENTS = """
+import asyncio, itertools, os, sys
+sys.path.insert(0, sys.argv[3])
+from trace_rows import turn
+from concur_batch.trace.encode import encode_turn
+from concur_batch.trace.recorder import Recorder
+
+async def agent(recorder, name):
+    for number in itertools.count():
+        await recorder.commit(encode_turn(*turn(name, number, ids=list(range(number % 50)))))
+        os.write(1, f"{name} {number}\\n".encode())
+
+async def main():
+    recorder = Recorder(sys.argv[1], "n", commit_seconds=0.001, segment_rows=37)
+    await asyncio.gather(*(agent(recorder, f"{sys.argv[2]}-{index}") for index in range(8)))
+
+asyncio.run(main())
+"""
+
+
+def test_every_acknowledged_row_survives_once(tmp_path: Path) -> None:
+    acknowledged: list[tuple[str, int]] = []
+    for round_, enough in enumerate((1, 321, 600)):
+        process = subprocess.Popen(
+            [sys.executable, "-c", AGENTS, str(tmp_path), str(round_), str(Path(__file__).parent)],
+            stdout=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(enough)]
+        os.kill(process.pid, signal.SIGKILL)
+        lines += process.stdout.readlines()
+        assert process.wait() == -signal.SIGKILL
+        for line in lines:
+            name, number = line.split()
+            acknowledged.append((name.decode(), int(number)))
+    assert len(acknowledged) >= 922
+
+    write_manifest(tmp_path, {})
+    live = Run(tmp_path).table("turns", columns=["agent_id", "turn"]).to_pylist()
+    recovered = recover(tmp_path)
+    assert (recovered.live_segments, recovered.rejected) == (0, 0)
+    assert [*(tmp_path / "journal").iterdir(), *(tmp_path / "rejected").iterdir()] == []
+    assert list(tmp_path.rglob(".*")) == []
+
+    turns = Counter((row["agent_id"], row["turn"]) for row in part_rows(tmp_path, "turns"))
+    assert set(turns.values()) == {1}
+    assert set(acknowledged) <= set(turns)
+    assert turns == Counter((row["agent_id"], row["turn"]) for row in live)
+    # What is there beyond that was in flight: at most one turn an agent.
+    assert len(turns) - len(acknowledged) <= 3 * 8
+    calls = Counter((row["agent_id"], row["turn"]) for row in part_rows(tmp_path, "tools"))
+    assert calls == Counter({turn: turn[1] % 3 for turn in turns if turn[1] % 3})
