@@ -17,6 +17,7 @@ from typing import Any
 
 from concur_batch.agent.gate import Draining, Event, Gate
 from concur_batch.agent.outbox import Outbox
+from concur_batch.agent.prompting import Format
 from concur_batch.agent.rollout import Rollout, Services
 from concur_batch.agent.spec import AgentSpec, Ending
 from concur_batch.agent.tokenizer import load_tokenizer
@@ -46,7 +47,7 @@ class HostConfig:
     tokenizer_directory: Path
     workspaces: Path
     tools: SandboxTools | SyntheticTools
-    format: str
+    format: Format
     system: str
     sampling: Sampling
     limits: Limits
@@ -100,6 +101,7 @@ class AgentHost:
             limits=config.limits,
             context_tokens=config.context_tokens,
             page_size=config.page_size,
+            keep_workspaces=isinstance(config.tools, SandboxTools) and config.tools.keep_workspaces,
             host=config.name,
             replica="0",
         )
@@ -259,7 +261,6 @@ def make_tools(config: HostConfig) -> ToolEnvironment:
         memory_limit_bytes=tools.memory_limit_bytes,
         process_limit=tools.process_limit,
         max_running=tools.max_running,
-        keep=tools.keep_workspaces,
     )
 
 

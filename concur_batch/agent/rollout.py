@@ -17,13 +17,14 @@ import orjson
 
 from concur_batch.agent.actions import Answer, Call, Calls, Malformed, Truncated, parse
 from concur_batch.agent.gate import Gate, Waits
-from concur_batch.agent.prompting import initial_messages, observation_messages, retry_messages
+from concur_batch.agent.prompting import Format, initial_messages, observation_messages, retry_messages
 from concur_batch.agent.spec import AgentSpec, AnswerCheck, CommandCheck, Ending
 from concur_batch.agent.tokenizer import Tokenizer
 from concur_batch.agent.transcript import Transcript
 from concur_batch.engine.protocol import ContextOverflow, Engine, EngineError, GenerationRequest
 from concur_batch.trace.encode import encode_turn
 from concur_batch.workload.schema import Limits, Sampling
+from tools_env.bubblewrap import SandboxUnavailable
 from tools_env.spec import Session, ToolEnvironment, ToolResult, ToolSpec
 from tools_env.verify import verify_answer, verify_command
 
@@ -49,12 +50,13 @@ class Services:
     gate: Gate
     records: Records
     clock: Callable[[], float]  # seconds since the run's start
-    format: str
+    format: Format
     system: str
     sampling: Sampling
     limits: Limits
     context_tokens: int  # the engine's or the workload's limit, whichever is smaller
     page_size: int
+    keep_workspaces: bool
     host: str
     replica: str
 
@@ -128,7 +130,7 @@ class Rollout:
                 ending = await self._turns(session)
             except EngineError as error:
                 ending = Ending("failed", "engine", "infrastructure", str(error))
-            except _SandboxFailed as error:
+            except (_SandboxFailed, SandboxUnavailable) as error:
                 ending = Ending("failed", "sandbox", "infrastructure", str(error))
             services.gate.leave(self.spec.agent_id)  # before the check: it needs no place at the engine
             row = self._row(ending)
@@ -138,7 +140,7 @@ class Rollout:
         finally:
             services.gate.leave(self.spec.agent_id)
             if session is not None:
-                await session.close()
+                await session.close(keep=services.keep_workspaces)
 
     async def _turns(self, session: Session) -> Ending:
         services = self._services
@@ -206,7 +208,8 @@ class Rollout:
         )
         transcript.generated(generation.output_ids)
         text = services.tokenizer.decode(generation.output_ids)
-        action = parse(services.format, text, generation.finish_reason, services.specs)
+        thinking = services.tokenizer.template.opens_thinking
+        action = parse(services.format, text, generation.finish_reason, services.specs, thinking=thinking)
 
         tools_started = services.clock()
         calls: Sequence[Call] = action.calls if isinstance(action, Calls) else ()

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from concur_batch.agent.tokenizer import TokenizerError, load_tokenizer
 from concur_batch.driver.cluster import Cluster, ClusterError
 from concur_batch.driver.directory import make_run_directory
 from concur_batch.driver.driver import Driver, Outcome, RunFailed
@@ -18,11 +19,12 @@ from concur_batch.driver.plan import make_agents
 from concur_batch.engine.protocol import EngineError
 from concur_batch.report.live import make_view
 from concur_batch.report.summary import summarize
-from concur_batch.report.table import summary_table
+from concur_batch.report.table import plan_table, summary_table
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.reading import Run
-from concur_batch.workload.dryrun import plan, render_plan
+from concur_batch.workload.dryrun import plan
 from concur_batch.workload.errors import InputError
+from concur_batch.workload.fingerprint import identity, tasks_digest
 from concur_batch.workload.loading import Loaded, load, load_tasks
 from concur_batch.workload.schema import SandboxTools, SimulatedEngine
 from concur_batch.workload.tasks import Task
@@ -50,16 +52,18 @@ def run(
         loaded = load(workload, set_ or [])
         tasks = load_tasks(loaded)
         if dry_run:
-            planned = plan(loaded, tasks)
+            planned = plan(loaded, tasks, load_tokenizer(loaded.workload.model.tokenizer))
             if as_json:
                 print(json.dumps(planned))
             else:
-                console.print(render_plan(planned))
+                console.print(plan_table(planned))
             return
         _check_sandbox(loaded)
         code = _run(loaded, tasks, ray_address, console, as_json)
     except InputError as error:
         _fail(str(error), 2)
+    except TokenizerError as error:
+        _fail(f"concur: {error}", 2)
     except (ClusterError, EngineError, TraceError, RunFailed) as error:
         _fail(f"concur: {error}", 1)
     sys.exit(code)
@@ -74,12 +78,12 @@ def _run(loaded: Loaded, tasks: list[Task], ray_address: str | None, console: Co
     manifest: dict[str, Any] = {
         "workload": workload.model_dump(mode="json"),
         "workload_file": str(loaded.path),
-        "fingerprint": _fingerprint(loaded, tasks),
+        "identity": identity(workload, tasks_digest(tasks, workload.verify)),
     }
     with make_view(console, title) as view:
         cluster = Cluster(ray_address)
         try:
-            driver = Driver(workload, agents, run_dir, cluster, view.show, view.note)
+            driver = Driver(workload, loaded.system, agents, run_dir, cluster, view.show, view.note)
             outcome = asyncio.run(driver.run(manifest))
         finally:
             cluster.close()

@@ -8,7 +8,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from concur_batch.control.law import Branch
 from concur_batch.control.policies import Policy, Verdict, make_policy
 from concur_batch.control.window import Membership, Permit, State, Window
 from concur_batch.engine.protocol import EngineError, Reading
@@ -38,11 +37,14 @@ class ControllerConfig:
 
 
 class Controller:
-    """Asked once by an agent that holds no grant; an admitted agent's turns pass it by."""
+    """Asked once by an agent that holds no grant; an admitted agent's turns pass it by.
+
+    `recorder` is the recorder actor's name: Ray cannot promise a restart to an actor that was made with a handle.
+    """
 
     def __init__(self, config: ControllerConfig, recorder: Any) -> None:
         self._config = config
-        self._recorder = recorder
+        self._recorder = _named_actor(recorder) if isinstance(recorder, str) else recorder
         self._policy: Policy = make_policy(config.control, config.agents)
         # Nobody is granted anything before the hosts have told what they hold: this may be a restart.
         self._window = Window(capacity=0, per_generation=self._policy.per_generation)
@@ -128,7 +130,8 @@ class Controller:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
             self._loop = None
-            await self._step([await self._read()])
+            if self._granting:
+                await self._step([await self._read()])
             await self._engine.close()
 
     def _grant(self) -> None:
@@ -158,7 +161,8 @@ class Controller:
                 readings.append(await self._read())
             if not self._granting and time.monotonic() - opened > _INTRODUCTION_SECONDS:
                 self._grant()
-            await self._step(readings)
+            if self._granting:
+                await self._step(readings)
 
     async def _read(self) -> Reading | None:
         try:
@@ -169,8 +173,7 @@ class Controller:
     async def _step(self, readings: list[Reading | None]) -> None:
         """One control period: sample, verdict, permits, record."""
         sample = self._sampler.sample([reading for reading in readings if reading is not None], time.monotonic())
-        capacity = self._window.capacity
-        verdict = self._policy.step(capacity, sample) if self._granting else _not_granting(capacity)
+        verdict = self._policy.step(self._window.capacity, sample)
         self._push(self._window.resize(verdict.after))
         self._last_row = self._row(sample, verdict)
         self._period += 1
@@ -235,5 +238,7 @@ _DELTAS = (
 )
 
 
-def _not_granting(capacity: int | None) -> Verdict:
-    return Verdict(capacity, capacity, Branch.HOLD, "waits for every host to make itself known")
+def _named_actor(name: str) -> Any:
+    import ray
+
+    return ray.get_actor(name)

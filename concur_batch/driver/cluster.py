@@ -33,7 +33,7 @@ class Cluster:
 
         address = address or os.environ.get("RAY_ADDRESS") or None
         self.is_ours = address is None
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "concur"}
         if self.is_ours:
             options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
         else:
@@ -56,7 +56,7 @@ class Cluster:
         alive.sort(key=lambda node: (node["NodeID"] != here, node["NodeID"]))
         return [Node(node["NodeID"], node["NodeManagerAddress"]) for node in alive]
 
-    def actor(self, cls: type, node: Node, *, restarts: int = 0, concurrency: int = 1000) -> Any:
+    def actor(self, cls: type, node: Node, *, restarts: int = 0, name: str | None = None) -> Any:
         """A factory for an actor of that class on that node: call `.remote(...)` on it.
 
         Actors ask for no CPU, since they share what the agents' tools leave.
@@ -66,7 +66,7 @@ class Cluster:
         return self._ray.remote(cls).options(
             num_cpus=0,
             max_restarts=restarts,
-            max_concurrency=concurrency,
+            name=name,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
         )
 

@@ -20,7 +20,7 @@ from concur_batch.control.policies import make_policy
 from concur_batch.driver.cluster import Cluster, Node
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.snapshot import Snapshot, join
-from concur_batch.engine.protocol import EngineError, EngineInfo
+from concur_batch.engine.protocol import EngineInfo
 from concur_batch.engine.sglang import SglangEngine
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
@@ -56,6 +56,7 @@ class Driver:
     def __init__(
         self,
         workload: Workload,
+        system: str,
         agents: Sequence[AgentSpec],
         run_dir: Path,
         cluster: Cluster,
@@ -63,6 +64,7 @@ class Driver:
         on_note: Callable[[str], None],
     ) -> None:
         self._workload = workload
+        self._system = system
         self._agents = agents
         self._run_dir = run_dir
         self._cluster = cluster
@@ -95,7 +97,10 @@ class Driver:
             return Outcome(self._run_dir, self._elapsed(), info, self._snapshot, self._signal)
         finally:
             await self._stop()
-            update_manifest(self._run_dir, status=status, seconds=self._elapsed())
+            lag_seconds = self._snapshot.loop_lag_p99_seconds
+            update_manifest(
+                self._run_dir, status=status, seconds=self._elapsed(), loop_lag_p99_seconds=round(lag_seconds, 4)
+            )
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
 
@@ -113,9 +118,9 @@ class Driver:
         count = min(count, max(1, len(self._agents)))
         places = [nodes[index % len(nodes)] for index in range(count)]
         for node in {node.id: node for node in places}.values():
-            self._recorders[node.id] = self._cluster.actor(Recorder, node, restarts=-1).remote(
-                self._run_dir, f"recorder{len(self._recorders)}"
-            )
+            name = f"recorder{len(self._recorders)}"
+            factory = self._cluster.actor(Recorder, node, restarts=-1, name=f"{self._run_dir.name}/{name}")
+            self._recorders[node.id] = factory.remote(self._run_dir, name)
         self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1).remote(
             ControllerConfig(
                 run=self._run_dir.name,
@@ -126,7 +131,7 @@ class Driver:
                 agents=len(self._agents),
                 hosts=count,
             ),
-            next(iter(self._recorders.values())),
+            f"{self._run_dir.name}/recorder0",
         )
         await self._controller.open.remote()
         hosts = await asyncio.gather(*(self._add_host(node) for node in places))
@@ -162,7 +167,7 @@ class Driver:
             workspaces=self._run_dir / "workspaces",
             tools=workload.tools,
             format=workload.agent.format,
-            system=workload.agent.system,
+            system=self._system,
             sampling=workload.model.sampling,
             limits=workload.agent.limits,
             attempts=workload.agent.attempts,

@@ -47,7 +47,7 @@ async def start_engine(workload: Workload, cluster: Cluster, node: Node, run_dir
                 shutil.copyfile(engine.script, script)
                 engine = engine.model_copy(update={"script": script})
             actor = cluster.actor(SimulatedServer, node).remote(
-                engine, workload.agent.format, run_dir / "model", workload.model.name, host, workload.tasks.seed
+                engine, workload.agent, run_dir / "model", workload.model.name, host, workload.tasks.seed
             )
         case _:
             raise AssertionError("the schema admits no engine without a source")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from concur_batch.agent.spec import AgentSpec, AnswerCheck, CommandCheck
-from concur_batch.workload.schema import VerifyAnswer, VerifyCommand, Workload
+from concur_batch.agent.spec import AgentSpec
+from concur_batch.workload.checks import check_of
+from concur_batch.workload.schema import Workload
 from concur_batch.workload.seeds import agent_id, agent_seed
 from concur_batch.workload.tasks import Task
 
@@ -21,28 +21,8 @@ def make_agents(workload: Workload, tasks: Sequence[Task]) -> list[AgentSpec]:
             seed=agent_seed(workload.tasks.seed, task.id, sample),
             prompt=task.prompt,
             files=task.files,
-            check=_check(workload.verify, task.columns),
+            check=check_of(task, workload.verify),
         )
         for sample in range(workload.tasks.samples)
         for task in tasks
     ]
-
-
-def _check(
-    checks: Sequence[VerifyCommand | VerifyAnswer], columns: Mapping[str, Any]
-) -> CommandCheck | AnswerCheck | None:
-    """The first of the workload's checks that applies to the task."""
-    for check in checks:
-        cell = columns.get(check.column)
-        if cell is None:
-            continue
-        match check:
-            case VerifyCommand():
-                if cell["command"]:
-                    return CommandCheck(cell["command"], cell.get("files") or {}, check.deadline_seconds)
-            case VerifyAnswer():
-                match_name = check.match
-                if check.match_column is not None:
-                    match_name = columns.get(check.match_column) or check.match
-                return AnswerCheck(str(cell), match_name)
-    return None

@@ -37,7 +37,8 @@ class Launcher:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         command = server_command(self._launch, self._name, self._host, port)
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
+            # Popen and not asyncio's: the child must outlive no thread but this one (see _die_with_parent).
+            self._process = subprocess.Popen(  # noqa: ASYNC220
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -77,10 +78,8 @@ class Launcher:
         group = self._process.pid  # its own session's leader
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             await asyncio.to_thread(self._process.wait, _STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
         await asyncio.to_thread(self._process.wait)
@@ -106,6 +105,7 @@ def server_command(launch: Launch, served_name: str, host: str, port: int) -> li
 
 
 def _die_with_parent() -> None:
+    """Between fork and exec: the kernel kills the child when the thread that made it, the event loop's, is gone."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -65,6 +65,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "recomputed_share": _share(sums["recomputed_tokens"], computed),
         "output_tokens_per_second": _share(sums["output_tokens"], seconds),
         "turns_per_second": _share(sums["turns"], seconds),
+        "loop_lag_p99_seconds": run.manifest.get("loop_lag_p99_seconds"),
         **_window(control),
         "phase_seconds": phase_seconds(control),
     }
@@ -103,7 +104,7 @@ def _failed(final: pa.Table) -> pa.Table:
 
 
 def _count(final: pa.Table, status: str) -> int:
-    return final.filter(pc.field("status") == status).num_rows
+    return int(final.filter(pc.field("status") == status).num_rows)
 
 
 def _sum(table: pa.Table, column: str) -> Any:

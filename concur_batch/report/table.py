@@ -1,13 +1,37 @@
-"""The closing table of a run."""
+"""What a run would do, and what it did, as tables for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from rich.console import Group
+from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from concur_batch.report.text import amount, duration, share
+
+
+def plan_table(plan: Mapping[str, Any]) -> Group:
+    """A dry run's plan (see workload.dryrun): the batch, the first prompt, and every setting with its value."""
+    batch = Table(title=f"{plan['workload']}: would run", title_justify="left", show_header=False)
+    batch.add_column(style="bold cyan")
+    batch.add_column()
+    batch.add_row("agents", f"{plan['agents']}: {plan['tasks']} tasks x {plan['samples']} samples")
+    batch.add_row("checks", ", ".join(f"{name} {count}" for name, count in plan["tasks_by_check"].items()))
+    batch.add_row("tools", ", ".join(plan["tools"]))
+    batch.add_row("format", plan["format"])
+    batch.add_row("engine", plan["engine"])
+    batch.add_row("policy", plan["policy"])
+    tokens = plan["first_prompt_tokens"]
+    batch.add_row("first prompt", f"{tokens} tokens" if tokens is not None else "")
+    settings = Table(title="every setting", title_justify="left", show_header=False)
+    settings.add_column(style="cyan")
+    settings.add_column()
+    for key, value in plan["settings"].items():
+        settings.add_row(key, Text("" if value is None else str(value)))
+    return Group(batch, Panel(Text(plan["first_prompt"]), title="first prompt", title_align="left"), settings)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

@@ -1,0 +1,48 @@
+# Every target works alone, in any order, and again: what is done already is not done twice.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test check format sglang-cpu bench-scale clean
+
+# The newest Python from 3.11 on that can make environments.
+PYTHON ?= $(shell for v in 3.13 3.12 3.11 3; do command -v python$$v >/dev/null && python$$v -c \
+	'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo python$$v && break; done)
+BIN := .venv/bin
+CI ?=
+
+help:  ## Say what the targets do
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: .venv/.done  ## Install concur and its tools into .venv
+
+.venv/.done: pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then \
+	  echo 'No usable Python from 3.11 on: on Debian, apt-get install python3 python3-venv'; exit 2; fi
+	@echo "Installing concur into .venv with $(PYTHON) (about a minute) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+quickstart: setup  ## Run real agents with real tools on a simulated engine, in under a minute
+	@$(BIN)/concur run workloads/quickstart.yaml
+
+test: setup sglang-cpu  ## Every test that needs no GPU, the ones on a real SGLang on the CPU included
+	@$(BIN)/pytest
+
+check: setup  ## Lint, format check and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: setup  ## Format the code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+# Without Python 3.11 there is no such build: exit code 3, which only CI takes for a failure.
+sglang-cpu:  ## Build a real SGLang for the CPU and the SmolLM2-135M model
+	@bash scripts/sglang_cpu/build.sh || { code=$$?; [ $$code -eq 3 ] && [ -z "$(CI)" ] || exit $$code; }
+
+bench-scale: setup  ## 1,000 and 4,000 agents: turns/s, CPU a turn, memory; with and without a sandbox
+	@$(BIN)/python -m concur_batch.bench.scale
+
+clean:  ## Remove what the targets made, but not the runs
+	rm -rf .venv .venv-sglang models .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,58 @@
+"""CPU time and memory of a process and all its descendants, sampled while it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+
+import psutil
+
+
+@dataclass(slots=True)
+class ProcessTree:
+    """Samples a running process. Descendants that have ended count through the children times of who reaped them."""
+
+    process: subprocess.Popen[bytes]
+    period_seconds: float = 0.2
+    samples: list[tuple[float, float]] = field(default_factory=list)  # (wall clock, CPU seconds so far)
+    peak_bytes: int = 0
+    _ended: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> ProcessTree:
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def cpu_seconds_between(self, begin: float, end: float) -> float:
+        """CPU seconds spent between two wall clock moments, to the nearest samples."""
+        return self._cpu_at(end) - self._cpu_at(begin)
+
+    def _cpu_at(self, moment: float) -> float:
+        return min(self.samples, key=lambda sample: abs(sample[0] - moment))[1]
+
+    def _watch(self) -> None:
+        root = psutil.Process(self.process.pid)
+        while not self._ended.is_set():
+            try:
+                tree = [root, *root.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            total_bytes, cpu_seconds = 0, 0.0
+            for process in tree:
+                try:
+                    times = process.cpu_times()
+                    total_bytes += process.memory_info().rss - process.memory_info().shared
+                except psutil.NoSuchProcess:
+                    continue
+                cpu_seconds += times.user + times.system + times.children_user + times.children_system
+            self.samples.append((time.time(), cpu_seconds))
+            self.peak_bytes = max(self.peak_bytes, total_bytes)
+            self._ended.wait(self.period_seconds)

@@ -1,0 +1,167 @@
+"""`make bench-scale`: what a turn costs the orchestrator, at 1,000 and 4,000 agents and with a sandboxed command.
+
+The engine answers at once, from a process that is not counted. Turns per second and CPU are taken from the first
+request to the last observation; CPU is that of the command, Ray and all its actors. Journal, Parquet and the
+controller are on. The floors are measured in the same minute on the same machine, so that ratios are worth printing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import orjson
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.table import Table
+
+from concur_batch.bench.load import engine_server, write_workload
+from concur_batch.bench.processes import ProcessTree
+from concur_batch.trace.reading import Run
+from tools_env.sandbox import SandboxEnvironment
+
+_TURNS = 10
+_SANDBOX_AGENTS = (64, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One line of the table. `cpu_seconds` are per 1,000 turns."""
+
+    name: str
+    agents: int
+    turns_per_second: float
+    cpu_seconds: float
+    peak_bytes: int | None = None
+    lag_p99_seconds: float | None = None
+
+
+def measure_run(name: str, directory: Path, agents: int, url: str, overrides: Mapping[str, Any]) -> Measured:
+    """One `concur run`, watched from outside."""
+    workload = write_workload(directory, agents, url, overrides)
+    command = [str(Path(sys.executable).with_name("concur")), "run", str(workload), "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with ProcessTree(process) as tree:
+            output, log = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"{name}: exit code {process.returncode}: {log.decode()[-2000:]}")
+    summary = json.loads(output.splitlines()[-1])
+    run = Run(summary["run_dir"])
+    turns = run.table("turns", columns=["generation_started_seconds", "ended_seconds"])
+    began = datetime.fromisoformat(run.manifest["started_at"]).timestamp()
+    first, last = (
+        float(pc.min(turns["generation_started_seconds"]).as_py()),
+        float(pc.max(turns["ended_seconds"]).as_py()),
+    )
+    cpu_seconds = tree.cpu_seconds_between(began + first, began + last)
+    return Measured(
+        name,
+        agents,
+        turns.num_rows / (last - first),
+        cpu_seconds / turns.num_rows * 1000,
+        tree.peak_bytes,
+        summary["loop_lag_p99_seconds"],
+    )
+
+
+async def measure_floor(agents: int, url: str, directory: Path, *, sandbox: bool) -> Measured:
+    """A bare aiohttp client that does the same requests, and with `sandbox` one bubblewrap command a turn."""
+    environment = SandboxEnvironment(directory / "floor", ["bash"]) if sandbox else None
+    before, began = _cpu_seconds(), time.monotonic()
+
+    async def agent(number: int, session: aiohttp.ClientSession) -> None:
+        ids = np.arange(200 + number % 7, dtype=np.int32) % 4000
+        tools = await environment.open(f"floor-{number}", {}) if environment is not None else None
+        for turn in range(_TURNS):
+            body = {"rid": f"{number:08d}-{turn:04d}", "input_ids": ids, "sampling_params": {"max_new_tokens": 32}}
+            async with session.post(
+                f"{url}/generate", data=orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+            ) as response:
+                answer = orjson.loads(await response.read())
+            ids = np.concatenate([ids, np.asarray(answer["output_ids"], dtype=np.int32)])
+            if tools is not None:
+                await tools.call("bash", {"command": "true"})
+        if tools is not None:
+            await tools.close()
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(*(agent(number, session) for number in range(agents)))
+    if environment is not None:
+        await environment.close()
+    elapsed, cpu_seconds = time.monotonic() - began, _cpu_seconds() - before
+    turns = agents * _TURNS
+    name = "floor: bare client, one sandboxed command a turn" if sandbox else "floor: bare client"
+    return Measured(name, agents, turns / elapsed, cpu_seconds / turns * 1000)
+
+
+def _cpu_seconds() -> float:
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def run_all(sizes: Sequence[int]) -> list[Measured]:
+    """All lines, one after the other."""
+    rows: list[Measured] = []
+    with tempfile.TemporaryDirectory(prefix="concur-scale-") as temporary:
+        directory = Path(temporary)
+        agent = {"limits": {"turns": 2 * _TURNS}}
+        synthetic = {"synthetic": {"turns": [_TURNS, _TURNS], "output_words": [8, 24]}}
+        with engine_server(directory, synthetic) as url:
+            tools = {"kind": "synthetic", "observation_words": [20, 20]}
+            for policy in ({"policy": "none"}, {"policy": "concur", "initial_window": 100_000}):
+                for agents in sizes:
+                    overrides = {"agent": agent, "tools": tools, "control": policy}
+                    rows.append(
+                        measure_run(
+                            f"concur, in-process observation, {policy['policy']}", directory, agents, url, overrides
+                        )
+                    )
+            rows.append(asyncio.run(measure_floor(1000, url, directory, sandbox=False)))
+        step = {"think": "One more look.", "calls": [{"name": "bash", "arguments": {"command": "true"}}]}
+        end = {"think": "Done.", "calls": [{"name": "submit", "arguments": {"answer": "done"}}]}
+        scripts = directory / "scripts.jsonl"
+        scripts.write_bytes(
+            b"".join(
+                orjson.dumps({"id": f"load-{number}", "variants": [[step] * (_TURNS - 1) + [end]]}) + b"\n"
+                for number in range(max(_SANDBOX_AGENTS))
+            )
+        )
+        with engine_server(directory, {"scripts": str(scripts)}) as url:
+            for agents in _SANDBOX_AGENTS:
+                overrides = {"agent": agent, "tools": {"kind": "sandbox"}}
+                rows.append(measure_run("concur, one sandboxed command a turn", directory, agents, url, overrides))
+                rows.append(asyncio.run(measure_floor(agents, url, directory, sandbox=True)))
+    return rows
+
+
+def main() -> None:
+    """Measure and print."""
+    table = Table(title="bench-scale: ten turns an agent, an engine that answers at once", title_justify="left")
+    for column in ("what", "agents", "turns/s", "CPU s per 1,000 turns", "memory", "loop lag p99"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    for row in run_all((1000, 4000)):
+        table.add_row(
+            row.name,
+            f"{row.agents:,}",
+            f"{row.turns_per_second:,.0f}",
+            f"{row.cpu_seconds:.2f}",
+            f"{row.peak_bytes / 1024**2:,.0f} MiB" if row.peak_bytes else "",
+            f"{row.lag_p99_seconds * 1000:.0f} ms" if row.lag_p99_seconds is not None else "",
+        )
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""Whole runs on real Ray, with real sandboxed tools: what they leave behind, and what cannot be lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import psutil
+import pytest
+
+from concur_batch.trace.reading import Run
+from tests.run.command import (
+    ROOT,
+    Running,
+    concur,
+    finished_run,
+    rows_so_far,
+    synthetic_workload,
+    wait_for,
+)
+
+QUICKSTART = ROOT / "workloads" / "quickstart.yaml"
+SMALL = ("--set", "tasks.limit=6", "--set", "control.period_seconds=0.2")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Run]:
+    return finished_run(QUICKSTART, *SMALL, "--set", f"output={tmp_path_factory.mktemp('small')}")
+
+
+def test_every_agent_has_one_final_row_and_all_its_turns_and_calls(small: tuple[dict[str, Any], Run]) -> None:
+    summary, run = small
+    final = run.agents_final().to_pylist()
+    assert len(final) == len({row["agent_id"] for row in final}) == summary["agents"] == 12
+    turns, tools = run.table("turns").to_pylist(), run.table("tools").to_pylist()
+    for agent in final:
+        own = [turn for turn in turns if turn["agent_id"] == agent["agent_id"]]
+        assert [turn["turn"] for turn in sorted(own, key=lambda turn: turn["turn"])] == list(range(agent["turns"]))
+        assert sum(call["agent_id"] == agent["agent_id"] for call in tools) == agent["tool_calls"] > 0
+        assert agent["reward"] is not None
+
+
+def test_token_accounts_add_up(small: tuple[dict[str, Any], Run]) -> None:
+    _, run = small
+    for turn in run.table("turns").to_pylist():
+        cached = turn["cached_device_tokens"] + turn["cached_host_tokens"] + turn["cached_storage_tokens"]
+        computed = turn["first_tokens"] + turn["recomputed_tokens"] + turn["rounding_tokens"]
+        assert cached + computed == turn["input_tokens"]
+
+
+def test_the_deltas_rebuild_every_prompt(small: tuple[dict[str, Any], Run]) -> None:
+    _, run = small
+    lengths: dict[str, int] = {}
+    for turn in sorted(run.table("turns").to_pylist(), key=lambda turn: (turn["agent_id"], turn["turn"])):
+        before = lengths.get(turn["agent_id"], 0)
+        assert before + len(turn["input_delta_ids"]) == turn["input_tokens"]
+        lengths[turn["agent_id"]] = turn["input_tokens"] + len(turn["output_ids"])
+
+
+def test_the_engines_count_of_hits_equals_ours(small: tuple[dict[str, Any], Run]) -> None:
+    _, run = small
+    control = run.table("control").to_pylist()
+    ours = sum(row["cached_device_tokens"] for row in run.table("turns").to_pylist())
+    first = control[0]["period"]
+    assert [row["period"] for row in sorted(control, key=lambda row: row["period"])] == list(
+        range(first, first + len(control))
+    )
+    # The first period has no reading before it, so that its own hits are not in the sum.
+    assert 0 < sum(row["device_hit_tokens"] or 0 for row in control) <= ours
+
+
+def test_a_finished_run_leaves_tables_that_anyone_reads_and_nothing_else(small: tuple[dict[str, Any], Run]) -> None:
+    summary, run = small
+    assert run.manifest["status"] == summary["status"] == "finished"
+    assert summary["simulated"] is True
+    assert not list(run.path.glob("journal/*"))
+    assert not list(run.path.glob("workspaces/*/*"))
+    for table, rows in (("agents", 12), ("turns", summary["turns"]), ("tools", summary["tool_calls"])):
+        (count,) = duckdb.sql(f"select count(*) from '{run.path}/{table}/*.parquet'").fetchone() or (None,)
+        assert count == rows
+    leftovers = [process for process in psutil.process_iter(["cmdline"]) if summary["run"] in str(process.info)]
+    assert not leftovers
+
+
+def test_the_same_seed_gives_the_same_trajectories(small: tuple[dict[str, Any], Run], tmp_path: Path) -> None:
+    _, first = small
+    _, second = finished_run(QUICKSTART, *SMALL, "--set", f"output={tmp_path}", "--set", "control.policy=none")
+    columns = ["agent_id", "turn", "input_delta_ids", "output_ids"]
+    keys = [("agent_id", "ascending"), ("turn", "ascending")]
+    assert first.table("turns", columns).sort_by(keys).equals(second.table("turns", columns).sort_by(keys))
+
+
+def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
+    done = concur("run", QUICKSTART, "--dry-run", "--set", f"output={tmp_path / 'runs'}")
+    assert done.returncode == 0, done.stderr
+    assert "control.u_high" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_input_is_told_in_lines_and_ends_with_2(tmp_path: Path) -> None:
+    workload = synthetic_workload(tmp_path, 1, control={"policy": "concur", "u_high": 1.5}, agent={"turn": 3})
+    done = concur("run", workload)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 2
+    assert any("control.u_high" in line for line in lines)
+    assert any("agent.turn" in line for line in lines)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_engine_that_is_not_there_is_one_line_and_1(tmp_path: Path) -> None:
+    engine = {"kind": "sglang", "url": "http://127.0.0.1:9"}
+    done = concur("run", synthetic_workload(tmp_path, 1, engine=engine))
+    assert done.returncode == 1
+    assert "http://127.0.0.1:9" in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def most_at_once(rows: list[dict[str, Any]], begin: str, seconds: str) -> int:
+    """The greatest number of intervals that overlap."""
+    edges = [(row[begin], 1) for row in rows] + [(row[begin] + row[seconds], -1) for row in rows]
+    level = most = 0
+    for _, step in sorted(edges):
+        level += step
+        most = max(most, level)
+    return most
+
+
+@pytest.mark.parametrize("policy", ["request_cap", "agent_cap"])
+def test_a_cap_holds_and_is_used(policy: str, tmp_path: Path) -> None:
+    workload = synthetic_workload(tmp_path, 24, control={"policy": policy, "cap": 5})
+    summary, run = finished_run(workload)
+    assert summary["finished"] == 24
+    turns = run.table("turns").to_pylist()
+    assert most_at_once(turns, "generation_started_seconds", "generation_seconds") <= 5
+    lives = [{**row, "life": row["ended_seconds"] - row["admitted_seconds"]} for row in run.agents_final().to_pylist()]
+    assert (most_at_once(lives, "admitted_seconds", "life") == 5) is (policy == "agent_cap")
+
+
+def test_the_law_pauses_agents_at_a_boundary_and_all_of_them_finish(tmp_path: Path) -> None:
+    """A pool of a third of the working set, and thresholds at which the law acts."""
+    workload = synthetic_workload(
+        tmp_path,
+        40,
+        engine={"kind": "simulated", "synthetic": {"turns": [8, 8]}, "time_scale": 4, "pool_tokens": 6000},
+        tools={"kind": "synthetic", "wait_seconds": [0.05, 0.4], "observation_words": [60, 120]},
+        control={"policy": "concur", "initial_window": 40, "period_seconds": 0.2, "u_high": 0.3, "h_thresh": 0.9},
+    )
+    summary, run = finished_run(workload)
+    assert summary["finished"] == 40
+    control = run.table("control").sort_by("period").to_pylist()
+    assert summary["window_cuts"] > 0
+    assert sum(row["paused_in_period"] for row in control) == summary["pauses"] > 0
+    assert sum(row["admitted_in_period"] for row in control) == 40  # a resumed agent is no new one
+    assert sum(row["completed_in_period"] for row in control) == 40
+    last = control[-1]
+    assert [last[state] for state in ("pending", "active", "tool_wait", "paused", "marked")] == [0] * 5
+    for turn in run.table("turns").to_pylist():
+        if turn["paused_seconds"]:
+            assert turn["turn"] > 0
+            assert turn["generation_started_seconds"] >= turn["started_seconds"] + turn["paused_seconds"] - 1e-3
+
+
+def test_ctrl_c_ends_running_turns_saves_them_and_exits_with_130(tmp_path: Path) -> None:
+    tools = {"kind": "synthetic", "wait_seconds": [0.5, 1.0]}
+    running = Running(synthetic_workload(tmp_path, 20, tools=tools))
+    wait_for(lambda: rows_so_far(tmp_path / "runs", "turns") >= 10, "turns")
+    running.process.send_signal(signal.SIGINT)
+    summary = running.end(130)
+    assert summary["status"] == "interrupted"
+    run = Run(summary["run_dir"])
+    assert run.agents_final().num_rows + summary["unfinished"] == 20
+    assert summary["unfinished"] > 0
+    keys = [(row["agent_id"], row["attempt"], row["turn"]) for row in run.table("turns").to_pylist()]
+    assert len(keys) == len(set(keys)) >= 10
+    assert not list(run.path.glob("journal/*"))
+
+
+@pytest.mark.parametrize("victim", ["AgentHost", "Controller", "Recorder"])
+def test_a_killed_actor_costs_no_agent(victim: str, tmp_path: Path) -> None:
+    tools = {"kind": "synthetic", "wait_seconds": [0.3, 0.8]}
+    control = {"policy": "agent_cap", "cap": 8}
+    running = Running(synthetic_workload(tmp_path, 16, tools=tools, control=control, agent={"hosts": 2}))
+    wait_for(lambda: rows_so_far(tmp_path / "runs", "turns") >= 12, "turns")
+    running.actor(victim).kill()
+    summary = running.end(0)
+    run = Run(summary["run_dir"])
+    final = run.agents_final().to_pylist()
+    assert sorted(row["agent_id"] for row in final) == sorted(f"t{n:04d}/0" for n in range(16))
+    assert all(row["status"] == "finished" and row["turns"] == 6 for row in final)
+    if victim == "AgentHost":  # its agents' places came back: the others could not have finished otherwise
+        assert {row["attempt"] for row in final} == {0, 1}
+    last = max(run.table("control").to_pylist(), key=lambda row: row["seconds"])
+    assert (last["active"], last["tool_wait"], last["pending"]) == (0, 0, 0)
+
+
+def test_the_json_summary_is_the_last_line_on_stdout(tmp_path: Path) -> None:
+    done = concur("run", synthetic_workload(tmp_path, 2), "--json")
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert (summary["agents"], summary["finished"], summary["turns"]) == (2, 2, 12)
