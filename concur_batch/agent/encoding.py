@@ -22,6 +22,10 @@ _EVERYTHING = re.compile(r"(?s).+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+_Render = Callable[[Sequence[Message]], str]
+_Encode = Callable[[str], list[int]]
+
+
 class TokenizerError(ValueError):
     """The tokenizer's files cannot be used; the message is one line."""
 
@@ -42,9 +46,7 @@ class Tokenizer:
             fields = json.loads(definition)
             added = {token["content"]: token for token in fields["added_tokens"]}
             control = {
-                text: token["id"]
-                for text, token in added.items()
-                if token["special"] or (text.strip() and text in template.source)
+                text for text, token in added.items() if token["special"] or (text.strip() and text in template.source)
             }
             for text, token in added.items():
                 token["special"] = token["special"] and text not in _ACTION_TAGS
@@ -59,10 +61,14 @@ class Tokenizer:
             tokenizer.no_padding()
         self._plain.encode_special_tokens = True  # that is: as text
         self.template = template
-        self.control_ids = frozenset(control.values())
+        # The library numbers added tokens itself; the ids of the file do not count.
+        self.control_ids = frozenset(map(self._id, control))
         longest_first = [re.escape(text) for text in sorted(control, key=len, reverse=True)]
         self._control = re.compile("|".join(longest_first) or "(?!)")
         self._quoted = re.compile("|".join([*longest_first, _FENCE]))
+        cuts = [re.escape(text) for text in control if not (added[text]["lstrip"] or added[text]["single_word"])]
+        self._cut = re.compile("|".join(cuts) or "(?!)")
+        self._head: tuple[str, list[int]] | None = None
         self._increments: dict[str, Increments] = {}
 
         closing_text = closing(template)
@@ -87,13 +93,18 @@ class Tokenizer:
         middle = len(text) // 2
         return self.encode_content(text[:middle]) + self.encode_content(text[middle:])
 
-    def encode_chat(self, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]) -> list[int]:
-        """Token ids of `render(messages)`: exactly those of the whole text, but for control tokens that a content
-        quotes. Those are hidden from the template and from the recognition of control tokens, and encoded as text."""
-        ids, sound = self._encode_hiding(self._quoted, messages, render)
-        if not sound:  # the tokenizer's normalization made control tokens out of what did not look like any
-            ids, _ = self._encode_hiding(_EVERYTHING, messages, render)
-        return ids
+    def encode_prompt(self, messages: Sequence[Message], tools: Tools | None) -> list[int]:
+        """Token ids of a first prompt, with the opening of the assistant's turn. Raises TemplateError.
+
+        Agents' prompts begin alike (the system prompt, the tools): what they share is encoded once.
+        """
+        return self._encode_chat(
+            messages, lambda shown: self.template.render(shown, tools, generation_prompt=True), self._encode_after_head
+        )
+
+    def encode_increment(self, messages: Sequence[Message], increments: Increments) -> list[int]:
+        """Token ids of the increment for an observation's `messages`. Raises TemplateError."""
+        return self._encode_chat(messages, increments.text, self.encode)
 
     def increments(self, tools: Tools | None) -> Increments:
         """The template's increments under `tools`, one object for all agents that have the same."""
@@ -106,8 +117,16 @@ class Tokenizer:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD. The tags of actions are never skipped."""
         return self._markup.decode(ids, skip_special_tokens=skip_special)
 
+    def _encode_chat(self, messages: Sequence[Message], render: _Render, encode: _Encode) -> list[int]:
+        """Token ids of `render(messages)`: exactly those of the whole text, but for control tokens that a content
+        quotes. Those are hidden from the template and from the recognition of control tokens, and encoded as text."""
+        ids, sound = self._encode_hiding(self._quoted, messages, render, encode)
+        if not sound:  # the tokenizer's normalization made control tokens out of what did not look like any
+            ids, _ = self._encode_hiding(_EVERYTHING, messages, render, encode)
+        return ids
+
     def _encode_hiding(
-        self, pattern: re.Pattern[str], messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
+        self, pattern: re.Pattern[str], messages: Sequence[Message], render: _Render, encode: _Encode
     ) -> tuple[list[int], bool]:
         """The ids, and whether the control tokens among them are only those that the template wrote."""
         hidden: list[str] = []
@@ -123,18 +142,34 @@ class Tokenizer:
             if index % 2:
                 ids += self.encode_content(hidden[int(piece)])
             else:
-                markup = self.encode(piece)
+                markup = encode(piece)
                 controls = sum(map(self.control_ids.__contains__, markup))
                 sound = sound and controls == len(self._control.findall(piece))
                 ids += markup
         return ids, sound
+
+    def _encode_after_head(self, text: str) -> list[int]:
+        """`encode(text)`, where the head that earlier texts had in common is not encoded again.
+
+        The head ends where a control token begins: nothing is merged across that. It starts as the first text's, and
+        shrinks to what a text that differs has in common with it.
+        """
+        head, ids = self._head or (text, [])
+        if not ids or not text.startswith(head):
+            differs = (index for index, (ours, theirs) in enumerate(zip(head, text, strict=False)) if ours != theirs)
+            common = next(differs, min(len(head), len(text)))
+            cuts = [match.start() for match in self._cut.finditer(text, 0, common)]
+            head = text[: cuts[-1]] if cuts else ""
+            ids = self.encode(head)
+            self._head = head, ids
+        return ids + self.encode(text[len(head) :])
 
     def _id(self, token: str | int) -> int:
         if isinstance(token, int):
             return token
         found = self._markup.token_to_id(token)
         if found is None:
-            raise TokenizerError(f"the end-of-turn token {token!r} is not in the vocabulary")
+            raise TokenizerError(f"the token {token!r} is not in the vocabulary")
         return found
 
 

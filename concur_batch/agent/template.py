@@ -87,6 +87,9 @@ class ChatTemplate:
         self.takes_system = self._shows([{"role": "system", "content": MARK}, {"role": "user", "content": "u"}])
         self.takes_tools = self._shows([{"role": "user", "content": "u"}], [_tool(MARK)])
         self.takes_tool_role = self._takes_tool_role()
+        opening = _or_none(lambda: self.render([{"role": "user", "content": "u"}], None, generation_prompt=True))
+        # Whether the generation prompt itself opens the model's reasoning.
+        self.opens_thinking = (opening or "").rstrip().endswith("<think>")
 
     def render(self, messages: Sequence[Message], tools: Tools | None, *, generation_prompt: bool) -> str:
         """The text of `messages`, ended by the opening of an assistant's turn if `generation_prompt`.

@@ -27,12 +27,15 @@ def load_tokenizer(directory: Path, now: datetime | None = None) -> Tokenizer:
         for key in ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
         if (text := _token_text(config.get(key))) is not None
     }
+    sources = _template_sources(directory, config)
     try:
-        template = ChatTemplate(_template_sources(directory, config), variables, now or datetime.now())
+        template = ChatTemplate(sources, variables, now or datetime.now())
         definition = (directory / "tokenizer.json").read_text(encoding="utf-8")
         tokenizer = Tokenizer(definition, template, set(_end_tokens(directory, config)))
     except TemplateError as error:
         raise TokenizerError(f"{directory}: chat template: {error}") from error
+    except TokenizerError as error:
+        raise TokenizerError(f"{directory / 'tokenizer.json'}: {error}") from error
     except FileNotFoundError as error:
         raise TokenizerError(f"{directory}: no tokenizer.json; give the directory of a model with one") from error
     if not tokenizer.eos_ids:

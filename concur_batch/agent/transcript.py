@@ -73,11 +73,8 @@ class Transcript:
 
     def start(self, messages: Sequence[Message], tools: Tools | None) -> None:
         """Begin with the prompt of `messages` and the opening of the first turn. Raises TemplateError."""
-        template = self._tokenizer.template
         self._increments = self._tokenizer.increments(tools)
-        self._extend(
-            self._tokenizer.encode_chat(messages, lambda shown: template.render(shown, tools, generation_prompt=True))
-        )
+        self._extend(self._tokenizer.encode_prompt(messages, tools))
 
     def take_delta(self) -> TokenIds:
         """What the template and observations added since the last generation: the turn's `input_delta_ids`."""
@@ -103,7 +100,7 @@ class Transcript:
 
         Changes nothing and may run in a thread. Raises TemplateError.
         """
-        return self._tokenizer.encode_chat(messages, self._increments.text)
+        return self._tokenizer.encode_increment(messages, self._increments)
 
     def append(self, ids: Sequence[int]) -> None:
         """Add the ids of an observation. Where the model has ended its turn itself, the template's end of the turn is
