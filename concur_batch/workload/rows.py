@@ -75,7 +75,11 @@ def _bad_json(file: Path, line: int, text: bytes, error: orjson.JSONDecodeError)
             shown_path(file), line, "", f"the last line is torn: {_lower(error.msg)}", "complete or delete it"
         )
     return Problem(
-        str(file), line, f"column {error.colno}", f"is not JSON: {_lower(error.msg)}", "write one JSON object a line"
+        shown_path(file),
+        line,
+        f"column {error.colno}",
+        f"is not JSON: {_lower(error.msg)}",
+        "write one JSON object a line",
     )
 
 

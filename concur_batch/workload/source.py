@@ -12,12 +12,14 @@ from typing import Any
 
 import yaml
 
-from concur_batch.workload.errors import InputError, Problem
+from concur_batch.workload.errors import InputError, Problem, shown
 
 KeyPath = tuple[str | int, ...]
 
 # Aliases may repeat a block within itself many times over; a workload has a few hundred values.
-MAX_VALUES = 100_000
+MAX_VALUES = 10_000
+
+_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "null", "bool", "int", "float", "str")}
 
 
 class _CoreLoader(yaml.SafeLoader):
@@ -88,7 +90,8 @@ def read_yaml(text: str, file: str) -> Source:
         raise InputError([_syntax_problem(file, error)]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        reason = f"holds the character {error.character!r}, which YAML does not allow"
+        character = chr(error.character) if isinstance(error.character, int) else error.character
+        reason = f"holds the character {character!r}, which YAML does not allow"
         raise InputError([Problem(file, line, "", reason, "delete it")]) from None
     if problems:
         raise InputError(problems)
@@ -158,6 +161,8 @@ class _Builder:
         self.values += 1
         if self.values > MAX_VALUES or id(node) in ancestors:
             raise yaml.MarkedYAMLError(problem="an alias repeats too much", problem_mark=node.start_mark)
+        if node.tag not in _TAGS:
+            raise yaml.MarkedYAMLError(problem=f"the tag {node.tag} means nothing here", problem_mark=node.start_mark)
         within = ancestors | {id(node)}
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, within)
@@ -165,7 +170,11 @@ class _Builder:
             for number, item in enumerate(node.value):
                 self._note((*path, number), item)
             return [self.build(item, (*path, number), within) for number, item in enumerate(node.value)]
-        return self._scalar(node)
+        try:
+            return _scalar(node.tag, str(node.value))
+        except ValueError:
+            reason = f"{shown(node.value)} is no {node.tag.rpartition(':')[2]}, or has too many digits"
+            raise yaml.MarkedYAMLError(problem=reason, problem_mark=node.start_mark) from None
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath, within: frozenset[int]) -> dict[str, Any]:
         block: dict[str, Any] = {}
@@ -188,20 +197,20 @@ class _Builder:
             block[key_node.value] = self.build(value_node, key, within)
         return block
 
-    def _scalar(self, node: yaml.Node) -> Any:
-        kind = node.tag.rpartition(":")[2]
-        text = str(node.value)
-        if kind == "null":
-            return None
-        if kind == "bool":
-            return text.lower() == "true"
-        if kind == "int":
-            return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
-        if kind == "float":
-            return float(text.replace(".inf", "inf").replace(".nan", "nan")) if text[-1] in "fFnN" else float(text)
-        if kind == "str":
-            return text
-        raise yaml.MarkedYAMLError(problem=f"the tag {node.tag} means nothing here", problem_mark=node.start_mark)
-
     def _note(self, path: KeyPath, node: yaml.Node) -> None:
         self.source.origins[path] = Origin(self.source.file, node.start_mark.line + 1)
+
+
+def _scalar(tag: str, text: str) -> Any:
+    """A scalar's value by its tag. Raises ValueError if the text does not have it, as in `!!int many`."""
+    match tag.rpartition(":")[2]:
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true"
+        case "int":
+            return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
+        case "float":
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        case _:
+            return text

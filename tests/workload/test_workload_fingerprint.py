@@ -1,0 +1,135 @@
+"""What changes a fingerprint, and what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from workload_files import loaded, tasks_of, write_tasks
+
+from concur_batch.workload.fingerprint import describe_difference, fingerprint, identity, tasks_digest
+from concur_batch.workload.loading import load_tasks
+from concur_batch.workload.settings import settings_of
+
+pytestmark = pytest.mark.usefixtures("place")
+
+VERIFY = "verify: [{kind: answer}]\n"
+
+
+@pytest.fixture(autouse=True)
+def rows(place: Path) -> None:
+    write_tasks([{"id": "a", "question": "?", "answer": "1"}, {"id": "b", "question": "!", "answer": "2"}])
+
+
+def print_of(*overrides: str) -> str:
+    found = loaded(VERIFY, overrides=overrides)
+    return fingerprint(found.workload, tasks_digest(load_tasks(found), found.workload.verify))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "tasks.seed=1",
+        "tasks.samples=2",
+        "tasks.limit=1",
+        "tasks.prompt='Say: {{ question }}'",
+        "model.name=other",
+        "model.sampling.temperature=0",
+        "model.sampling.extra={min_p: 0.1}",
+        "agent.format=react",
+        "agent.system=Be brief.",
+        "agent.limits.turns=3",
+        "tools.names=[bash]",
+        "tools.deadline_seconds=1",
+        "tools.kind=synthetic",
+        "verify.0.match=number",
+        "engine.synthetic.turns=[1, 2]",
+    ],
+)
+def test_what_changes_results_changes_it(override: str) -> None:
+    assert print_of(override) != print_of()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "name=other",
+        "output=elsewhere",
+        "control.policy=none",
+        "control.period_seconds=3",
+        "agent.hosts=2",
+        "agent.attempts=1",
+        "tools.max_running=2",
+        "tools.keep_workspaces=true",
+        "engine.pool_tokens=1000",
+        "engine.time_scale=10",
+        "engine.cost.decode_step_seconds=1",
+        "tasks.prompt='{{ question }}{# the same #}'",
+    ],
+)
+def test_what_only_changes_the_run_does_not(override: str) -> None:
+    assert print_of(override) == print_of()
+
+
+def test_contents_count_not_names() -> None:
+    first = print_of()
+    Path("tasks.jsonl").rename("renamed.jsonl")
+    Path("tokenizer").rename("moved")
+    assert print_of("tasks.file=renamed.jsonl", "model.tokenizer=moved") == first
+    (Path("moved") / "chat_template.jinja").write_text("{{ messages }}")
+    changed = print_of("tasks.file=renamed.jsonl", "model.tokenizer=moved")
+    assert changed != first
+
+
+def test_a_system_prompt_is_the_same_from_a_file() -> None:
+    Path("system.md").write_text("Be brief.")
+    assert print_of("agent.system_file=system.md") == print_of("agent.system=Be brief.")
+
+
+def test_the_content_of_a_script_counts() -> None:
+    Path("s.jsonl").write_text("{}\n")
+    overrides = ("engine.synthetic=null", "engine.script=s.jsonl")
+    first = print_of(*overrides)
+    Path("s.jsonl").write_text("{} \n")
+    assert print_of(*overrides) != first
+
+
+def test_tasks_count_by_what_agents_get_and_are_judged_by() -> None:
+    first = print_of()
+    row_a, row_b = {"id": "a", "question": "?", "answer": "1"}, {"id": "b", "question": "!", "answer": "2"}
+    write_tasks([row_b, row_a])
+    assert print_of() == first
+    write_tasks([row_a | {"note": "unused"}, row_b | {"note": "unused"}])
+    assert print_of() == first
+    for change in ({"question": "??"}, {"answer": "3"}, {"id": "c"}):
+        write_tasks([row_a | change, row_b])
+        assert print_of() != first
+
+
+def test_a_difference_names_its_keys() -> None:
+    old, new = loaded(VERIFY).workload, loaded(VERIFY, overrides=("model.name=n", "verify=[]", "tasks.seed=3")).workload
+    digest = tasks_digest(tasks_of(VERIFY), old.verify)
+    assert describe_difference(identity(old, digest), identity(new, digest)) == [
+        'model.name: "n" was "m"',
+        "tasks.seed: 3 was 0",
+        "verify: [] is new",
+        'verify.0.column: is gone, was "answer"',
+        'verify.0.kind: is gone, was "answer"',
+        'verify.0.match: is gone, was "exact"',
+        "verify.0.match_column: is gone, was null",
+    ]
+    assert describe_difference(identity(old, digest), identity(old, digest)) == []
+
+
+def test_an_identity_survives_the_manifest() -> None:
+    found = identity(loaded(VERIFY).workload, "d")
+    assert orjson.loads(orjson.dumps(found)) == found
+
+
+def test_settings_are_complete_and_flat() -> None:
+    settings = settings_of(loaded(VERIFY, overrides=("model.sampling.extra={min_p: 0.1}",)).workload)
+    assert settings["verify.0.match"] == "exact"
+    assert settings["model.sampling.extra.min_p"] == 0.1
+    assert settings["control.policy"] == "concur"
+    assert not any(isinstance(value, dict) and value for value in settings.values())
