@@ -90,7 +90,7 @@ class EngineCore:
             self._collect()
             if self._step is not None:
                 self._step_end_seconds = self.now_seconds + self._step.seconds
-            elif next_arrival <= to_seconds:
+            elif self._arrivals and next_arrival <= to_seconds:
                 self.now_seconds = next_arrival
             else:
                 break
