@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from concur_batch.workload.consistency import contradictions
 from concur_batch.workload.errors import InputError, Problem, shown_path
 from concur_batch.workload.explain import explain
 from concur_batch.workload.overrides import apply_override
@@ -49,6 +50,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Loaded:
     workload: Workload | None = None
     try:
         workload = Workload.model_validate_json(json.dumps(source.value), strict=True)
+        problems += contradictions(workload, source)
     except ValidationError as error:
         problems += [explain(source, detail) for detail in error.errors(include_url=False)]
     problems += missing_places(source)

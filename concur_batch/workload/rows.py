@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from concur_batch.workload.errors import Problem, shown_path
 
 # A cell of a CSV file may be a whole source file; the csv module's own limit is 128 KiB.
 csv.field_size_limit(2**31 - 1)
+
+_NOT_UTF8 = ("the line is not UTF-8", "save the file as UTF-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def _bad_json(file: Path, line: int, text: bytes, error: orjson.JSONDecodeError)
     try:
         text.decode()
     except UnicodeDecodeError:
-        return Problem(shown_path(file), line, "", "the line is not UTF-8", "save the file as UTF-8")
+        return Problem(shown_path(file), line, "", *_NOT_UTF8)
     if not text.endswith(b"\n"):
         return Problem(
             shown_path(file), line, "", f"the last line is torn: {_lower(error.msg)}", "complete or delete it"
@@ -88,44 +89,57 @@ def _lower(text: str) -> str:
 
 
 def _csv_rows(file: Path) -> Iterator[Row | Problem]:
-    data = file.read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        yield Problem(shown_path(file), line, "", "the line is not UTF-8", "save the file as UTF-8")
-        return
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    header: list[str] | None = None
-    number, line = 0, 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            mend = "close the quoted cell, and double the quotes within it"
-            yield Problem(shown_path(file), line, "", f"is not CSV from here on: {error}", mend)
-            return
-        start, line = line, reader.line_num + 1
-        if not cells:
-            continue
-        if header is None:
-            header = cells
-            twice = next((name for name in header if header.count(name) > 1), None)
-            if twice is not None or "" in header:
-                reason = f"the header names {twice!r} twice" if twice else "the header has a column without a name"
-                yield Problem(shown_path(file), start, "", reason, "give every column a name of its own")
+    with file.open(encoding="utf-8-sig", newline="") as stream:
+        reader = csv.reader(stream, strict=True)
+        header: list[str] | None = None
+        number, line = 0, 1
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
                 return
-            continue
-        number += 1
-        if len(cells) != len(header):
-            reason = f"the row has {len(cells)} cell{'s' * (len(cells) != 1)}, the header {len(header)}"
-            yield Problem(
-                shown_path(file), start, "", reason, "write as many, with quotes round a cell which holds a comma"
-            )
-            continue
-        yield Row(number, start, dict(zip(header, cells, strict=True)))
+            except UnicodeDecodeError:
+                yield Problem(shown_path(file), _undecodable_line(file), "", *_NOT_UTF8)
+                return
+            except csv.Error as error:
+                mend = "close the quoted cell, and double the quotes within it"
+                yield Problem(shown_path(file), line, "", f"is not CSV from here on: {error}", mend)
+                return
+            start, line = line, reader.line_num + 1
+            if not cells:
+                continue
+            if header is None:
+                header = cells
+                reason = _header_fault(header)
+                if reason is not None:
+                    yield Problem(shown_path(file), start, "", reason, "give every column a name of its own")
+                    return
+                continue
+            number += 1
+            if len(cells) != len(header):
+                reason = f"the row has {len(cells)} cell{'s' * (len(cells) != 1)}, the header {len(header)}"
+                mend = "write as many, with quotes round a cell which holds a comma"
+                yield Problem(shown_path(file), start, "", reason, mend)
+                continue
+            yield Row(number, start, dict(zip(header, cells, strict=True)))
+
+
+def _header_fault(header: list[str]) -> str | None:
+    if "" in header:
+        return "the header has a column without a name"
+    twice = next((name for name in header if header.count(name) > 1), None)
+    return None if twice is None else f"the header names {twice!r} twice"
+
+
+def _undecodable_line(file: Path) -> int | None:
+    """The first line that is not UTF-8; a stream's own error only knows the place in its buffer."""
+    with file.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return None
 
 
 def _parquet_rows(file: Path) -> Iterator[Row | Problem]:

@@ -35,8 +35,10 @@ def test_the_plan_says_what_would_run_and_touches_nothing(place: Path) -> None:
     assert result["settings"] == settings_of(found.workload)
 
 
-@pytest.mark.parametrize("tools", ["sandbox", "synthetic"])
-@pytest.mark.parametrize("format", ["hermes", "react", "bash"])
+@pytest.mark.parametrize(
+    ("format", "tools"),
+    [("hermes", "sandbox"), ("hermes", "synthetic"), ("react", "sandbox"), ("react", "synthetic"), ("bash", "sandbox")],
+)
 def test_the_first_prompt_is_the_whole_of_what_the_engine_sees(format: str, tools: str) -> None:
     found = loaded(f"agent: {{system: Be brief., format: {format}}}\ntools: {{kind: {tools}}}\n")
     tokenizer = load_tokenizer(DEMO_MODEL)

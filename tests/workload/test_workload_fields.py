@@ -26,7 +26,7 @@ Path_ = tuple[str | int, ...]
 BLOCKS: dict[str, list[dict[str, Any]]] = {
     "engine": [
         {"kind": "sglang", "launch": {"python": sys.executable, "model": "tokenizer"}},
-        {"kind": "simulated", "synthetic": {}},
+        {"kind": "simulated", "script": "s.jsonl"},
     ],
     "tools": [{"kind": "sandbox"}, {"kind": "synthetic"}],
     "control": [
@@ -66,7 +66,7 @@ def base() -> dict[str, Any]:
         "name": "demo",
         "tasks": {"file": "tasks.jsonl", "prompt": "{{ question }}"},
         "model": {"name": "m", "tokenizer": "tokenizer"},
-        "engine": {"kind": "simulated", "synthetic": {}},
+        "engine": {"kind": "simulated", "script": "s.jsonl"},
     }
 
 
@@ -97,7 +97,7 @@ def put(document: Any, path: Path_, value: Any) -> None:
     document[path[-1]] = value
 
 
-@pytest.mark.parametrize(("path", "field", "whole"), cases())
+@pytest.mark.parametrize(("path", "field", "whole"), list(cases()))
 def test_a_wrong_type_is_one_problem_at_its_key(path: Path_, field: dict[str, Any], whole: dict[str, Any]) -> None:
     whole = copy.deepcopy(whole)
     textual = field.get("type") == "string" and "enum" not in field and "const" not in field

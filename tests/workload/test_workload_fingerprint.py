@@ -42,9 +42,7 @@ def print_of(*overrides: str) -> str:
         "agent.limits.turns=3",
         "tools.names=[bash]",
         "tools.deadline_seconds=1",
-        "tools.kind=synthetic",
         "verify.0.match=number",
-        "engine.synthetic.turns=[1, 2]",
     ],
 )
 def test_what_changes_results_changes_it(override: str) -> None:
@@ -88,11 +86,20 @@ def test_a_system_prompt_is_the_same_from_a_file() -> None:
 
 
 def test_the_content_of_a_script_counts() -> None:
-    Path("s.jsonl").write_text("{}\n")
-    overrides = ("engine.synthetic=null", "engine.script=s.jsonl")
-    first = print_of(*overrides)
+    first = print_of()
     Path("s.jsonl").write_text("{} \n")
-    assert print_of(*overrides) != first
+    assert print_of() != first
+
+
+def test_a_synthetic_load_counts_by_its_settings() -> None:
+    synthetic = ("tools.kind=synthetic", "engine.script=null")
+    prints = {
+        print_of(),
+        print_of(*synthetic, "engine.synthetic={}"),
+        print_of(*synthetic, "engine.synthetic={turns: [1, 2]}"),
+        print_of(*synthetic, "engine.synthetic={}", "tools.wait_seconds=[1, 2]"),
+    }
+    assert len(prints) == 4
 
 
 def test_tasks_count_by_what_agents_get_and_are_judged_by() -> None:

@@ -44,7 +44,10 @@ def test_paths_start_at_the_workload_file_and_output_at_the_current_directory(pl
     inner = place / "inner"
     inner.mkdir()
     (inner / "w.yaml").write_text(
-        WORKLOAD.replace("tasks.jsonl", "../tasks.jsonl").replace("tokenizer: ", "tokenizer: ../") + "output: out\n"
+        WORKLOAD.replace("tasks.jsonl", "../tasks.jsonl")
+        .replace("tokenizer: ", "tokenizer: ../")
+        .replace("script: ", "script: ../")
+        + "output: out\n"
     )
     workload = load("inner/w.yaml").workload
     assert workload.tasks.file == place / "tasks.jsonl"
@@ -184,7 +187,7 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
             ],
         ),
         (
-            "  synthetic: {}\n",
+            "  script: s.jsonl\n",
             "",
             [
                 "w.yaml:8: engine: needs one of `script` and `synthetic`; give `synthetic: {}` for a load without a "
@@ -192,12 +195,12 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
             ],
         ),
         (
-            "  synthetic: {}\n",
-            "  synthetic: {}\n  pool_tokens: many\n",
+            "  script: s.jsonl\n",
+            "  script: s.jsonl\n  pool_tokens: many\n",
             ['w.yaml:11: engine.pool_tokens: "many" is a text; give a whole number, at least 1, without quotes'],
         ),
         (
-            "kind: simulated\n  synthetic: {}",
+            "kind: simulated\n  script: s.jsonl",
             "kind: sglang\n  url: gpu-7:30000",
             [
                 'w.yaml:10: engine.url: "gpu-7:30000" is not allowed here; give a URL which starts with http:// or '
@@ -205,7 +208,7 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
             ],
         ),
         (
-            "kind: simulated\n  synthetic: {}",
+            "kind: simulated\n  script: s.jsonl",
             "kind: sglang",
             [
                 "w.yaml:8: engine: needs one of `url` and `launch`; give `url` for a server that runs, or `launch` to "
@@ -275,21 +278,21 @@ class TestMissingPlaces:
 
     def test_what_make_builds(self) -> None:
         engine = "kind: sglang\n  launch: {python: .venv-sglang/bin/python, model: models/smollm2-135m}"
-        assert replaced("kind: simulated\n  synthetic: {}", engine) == [
+        assert replaced("kind: simulated\n  script: s.jsonl", engine) == [
             "w.yaml:10: engine.launch.python: there is no file .venv-sglang/bin/python; run `make sglang-cpu`",
             "w.yaml:10: engine.launch.model: there is no directory models/smollm2-135m; run `make sglang-cpu`",
         ]
 
     def test_an_interpreter_that_is_none(self) -> None:
         engine = "kind: sglang\n  launch: {python: tasks.jsonl, model: tokenizer}"
-        assert replaced("kind: simulated\n  synthetic: {}", engine) == [
+        assert replaced("kind: simulated\n  script: s.jsonl", engine) == [
             "w.yaml:10: engine.launch.python: tasks.jsonl cannot be executed; give the interpreter of the engine's "
             "environment, as .venv/bin/python"
         ]
 
     def test_script_and_system_prompt(self) -> None:
-        assert replaced("synthetic: {}", "script: s.jsonl\nagent: {system_file: system.md}") == [
-            "w.yaml:10: engine.script: there is no file s.jsonl; make it, or mend the path: it is relative to the "
+        assert replaced("script: s.jsonl", "script: gone.jsonl\nagent: {system_file: system.md}") == [
+            "w.yaml:10: engine.script: there is no file gone.jsonl; make it, or mend the path: it is relative to the "
             "workload file",
             "w.yaml:11: agent.system_file: there is no file system.md; make it, or mend the path: it is relative to "
             "the workload file",
@@ -298,7 +301,7 @@ class TestMissingPlaces:
     def test_a_key_that_is_not_in_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = "kind: sglang\n  url: http://x\n  api_key: DEMO_KEY"
         monkeypatch.delenv("DEMO_KEY", raising=False)
-        assert replaced("kind: simulated\n  synthetic: {}", engine) == [
+        assert replaced("kind: simulated\n  script: s.jsonl", engine) == [
             "w.yaml:11: engine.api_key: the environment variable DEMO_KEY is not set; export DEMO_KEY, or leave the "
             "key out"
         ]
@@ -367,3 +370,25 @@ class TestWorkloadFile:
 
 def test_none_is_a_policy_not_a_null() -> None:
     assert isinstance(loaded("control: {policy: none}\n").workload.control, NoControl)
+
+
+class TestContradictions:
+    def test_a_synthetic_load_needs_its_tool(self) -> None:
+        assert replaced("script: s.jsonl", "synthetic: {}") == [
+            "w.yaml:10: engine.synthetic: a synthetic load calls the tool `work`, which the sandbox does not have; add "
+            "`tools: {kind: synthetic}`, or give a `script`"
+        ]
+        assert load("w.yaml", ["tools.kind=synthetic"]).workload.tools.kind == "synthetic"
+
+    def test_the_format_bash_needs_bash(self) -> None:
+        assert mistakes("agent: {format: bash}\ntools: {names: [python, submit]}\n") == [
+            "w.yaml:11: agent.format: the format bash needs the tool `bash`; the tools are python, submit; give "
+            "sandbox tools with it, or choose another format"
+        ]
+        assert loaded("agent: {format: bash}\n").workload.agent.format == "bash"
+
+    def test_sizes_with_which_nothing_could_be_computed(self) -> None:
+        for sizes in ("chunked_prefill_tokens: 8\n  page_size: 16", "pool_tokens: 4"):
+            [line] = replaced("script: s.jsonl", f"script: s.jsonl\n  {sizes}")
+            assert line.startswith("w.yaml:8: engine: `")
+            assert line.endswith("; give larger ones")

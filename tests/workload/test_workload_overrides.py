@@ -108,7 +108,7 @@ class TestOnAWorkload:
         assert engine == SglangEngine(kind="sglang", url="http://gpu-7:30000")
         text = WORKLOAD.partition("engine:")[0] + "engine: {kind: sglang, url: 'http://x', retries: 1}\n"
         engine = load(
-            write_workload(text), ["engine.kind=simulated", "engine.synthetic={turns: [1, 2]}"]
+            write_workload(text), ["engine.kind=simulated", "engine.synthetic={turns: [1, 2]}", "tools.kind=synthetic"]
         ).workload.engine
         assert isinstance(engine, SimulatedEngine)
         assert engine.synthetic is not None

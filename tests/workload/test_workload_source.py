@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from workload_files import complaints
 
@@ -30,7 +30,6 @@ def test_json_is_read_as_json(value: Any) -> None:
     assert json.dumps(read) == json.dumps(value)  # 1 is not 1.0, nor true
 
 
-@settings(max_examples=50)
 @given(st.dictionaries(st.from_regex(r"[a-z]{1,8}", fullmatch=True), values, min_size=1, max_size=6))
 def test_every_key_has_the_line_it_was_written_in(blocks: dict[str, Any]) -> None:
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in blocks.items()]

@@ -24,7 +24,7 @@ model:
   tokenizer: tokenizer
 engine:
   kind: simulated
-  synthetic: {}
+  script: s.jsonl
 """
 
 
