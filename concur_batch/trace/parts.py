@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.parquet
 
@@ -101,7 +102,7 @@ def parse_rows(table: str, rows: list[Row], segment: Path) -> tuple[pa.Table, li
     """
     schema = SCHEMAS[table]
     if not rows:
-        return schema.empty_table(), []
+        return pa.Table.from_batches([], schema), []
     lines = b"\n".join([row.json for row in rows])
     try:
         parsed = pa.json.read_json(
@@ -118,12 +119,12 @@ def parse_rows(table: str, rows: list[Row], segment: Path) -> tuple[pa.Table, li
             else column
             for column, field in zip(parsed.columns, schema, strict=True)
         ]
-        return pa.table(columns, schema=schema), []
+        return pa.Table.from_arrays(columns, schema=schema), []
     except ValueError as error:  # also Arrow's and binascii's own
         if len(rows) == 1:
             if not is_json(rows[0].json):
                 raise torn_middle(segment, rows[0].offset) from error
-            return schema.empty_table(), [(rows[0], str(error))]
+            return pa.Table.from_batches([], schema), [(rows[0], str(error))]
     middle = len(rows) // 2
     first, first_bad = parse_rows(table, rows[:middle], segment)
     second, second_bad = parse_rows(table, rows[middle:], segment)
@@ -143,12 +144,16 @@ def _lists(texts: pa.StringArray, lists: pa.ListType) -> pa.Array:
     if ((offsets - offsets[0]) % (2 * dtype.itemsize)).any():
         raise ValueError(f"a list that is not of whole {dtype.name}")
     items = binascii.unhexlify(memoryview(digits or b"")[offsets[0] : offsets[-1]])
-    return pa.ListArray.from_arrays(
-        pa.array((offsets - offsets[0]) // (2 * dtype.itemsize)),
-        pa.array(np.frombuffer(items, dtype), from_pandas=dtype.kind == "f"),
-        type=lists,
-        mask=texts.is_null(),
-    )
+    values = _array(items, lists.value_type, dtype.itemsize)
+    if dtype.kind == "f":
+        values = pc.if_else(pc.is_nan(values), pa.nulls(1, lists.value_type)[0], values)
+    starts = ((offsets - offsets[0]) // (2 * dtype.itemsize)).tobytes()
+    return pa.ListArray.from_arrays(_array(starts, pa.int32(), 4), values, type=lists, mask=texts.is_null())
+
+
+def _array(content: bytes, type_: pa.DataType, item_bytes: int) -> pa.Array:
+    """An array over the bytes as they are (pa.array of numpy would import pandas where it is installed)."""
+    return pa.Array.from_buffers(type_, len(content) // item_bytes, [None, pa.py_buffer(content)])
 
 
 def _write_part(name: str, table: pa.Table, part: Path) -> None:

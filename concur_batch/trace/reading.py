@@ -38,7 +38,7 @@ class Run:
         parts = sorted((self.path / name).glob(f"*{PART_SUFFIX}"))
         rows = [table for part, table in segments if part not in parts]
         try:
-            sources = [ds.dataset(pa.concat_tables([schema.empty_table(), *rows]))]
+            sources = [ds.dataset(pa.concat_tables([pa.Table.from_batches([], schema), *rows]))]
             if parts:
                 sources.append(ds.dataset([str(part) for part in parts], schema=schema, format="parquet"))
             found = ds.dataset(sources).to_table(columns=list(columns) if columns is not None else None, filter=filter)

@@ -13,8 +13,10 @@ import pyarrow.dataset as ds
 import pytest
 from trace_rows import plain_row, turn
 
+from concur_batch.trace import reading
 from concur_batch.trace.encode import encode, encode_turn
 from concur_batch.trace.files import TraceError
+from concur_batch.trace.journal import Contents, read_journal
 from concur_batch.trace.manifest import read_manifest, update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.schema import SCHEMAS
@@ -98,6 +100,21 @@ def test_a_reader_beside_a_writer_that_rotates_sees_each_row_once(run_dir: Path)
     thread.join()
     assert looks > 3
     assert turns_of(run) == list(range(120))
+
+
+def test_a_segment_stored_while_it_is_about_to_be_read_is_found_in_parquet(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(run_dir, "n")
+    writer.append(encode_turn(*turn("x", 0)))
+
+    def rotated_meanwhile(segment: Path) -> Contents:
+        writer.rotate()
+        return read_journal(segment)
+
+    monkeypatch.setattr(reading, "read_journal", rotated_meanwhile)
+    assert turns_of(Run(run_dir)) == [0]
+    assert list((run_dir / "turns").iterdir()) == [run_dir / "turns" / "n-000000.parquet"]
 
 
 def test_final_agents_are_those_of_their_last_attempt(run_dir: Path) -> None:
