@@ -9,11 +9,13 @@ import pytest
 import tokenizers
 from agent_models import DEMO, MOMENT, demo_tokenizer, template
 from agent_templates import CHATML_ANY_ROLE
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concur_batch.agent.encoding import Tokenizer
 from concur_batch.agent.tokenizer import TokenizerError, load_tokenizer
+
+unhurried = settings(deadline=None)
 
 CONTROLS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<tool_response>"]
 HOSTILE = st.lists(st.one_of(st.sampled_from([*CONTROLS, "<|im_", "end|>", "\U0010fffd", "0"]), st.text(max_size=5)))
@@ -109,6 +111,7 @@ def test_bad_directories_are_told_in_one_line(directory, spoil, told):
     assert "\n" not in str(caught.value)
 
 
+@unhurried
 @given(pieces=HOSTILE)
 def test_content_never_becomes_a_control_token(demo, pieces):
     text = "".join(pieces)
@@ -117,6 +120,7 @@ def test_content_never_becomes_a_control_token(demo, pieces):
     assert demo.decode(ids, skip_special=False) == text
 
 
+@unhurried
 @given(text=st.text())
 def test_content_that_quotes_nothing_is_encoded_as_anything_else(demo, text):
     if "<" not in text:
@@ -132,6 +136,7 @@ def chat(tokenizer: Tokenizer, *contents: str) -> list[int]:
     return tokenizer.encode_prompt([{"role": "user", "content": content} for content in contents], None)
 
 
+@unhurried
 @given(pieces=HOSTILE, more=HOSTILE)
 def test_prompts_hold_only_the_template_s_control_tokens(tokenizer, pieces, more):
     contents = ["".join(pieces), "".join(more)]
@@ -151,6 +156,7 @@ def test_prompts_hold_only_the_template_s_control_tokens(tokenizer, pieces, more
 PROMPTS = st.lists(st.sampled_from(["a", "b", " ", "\n", "<|im_"])).map("".join)
 
 
+@unhurried
 @given(prompts=st.lists(st.tuples(st.sampled_from(["", "You are\n a system", "You are"]), PROMPTS), max_size=8))
 def test_prompts_that_begin_alike_keep_the_ids_of_the_whole_text(demo, prompts):
     """Whatever came before, and whatever beginning was found shared."""

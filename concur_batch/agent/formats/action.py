@@ -17,7 +17,7 @@ Specs = Mapping[str, ToolSpec]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a tool that exists. `arguments` can be written as JSON; the tool itself says whether it takes them."""
+    """One call of a tool that exists. `arguments` can be written as JSON; the tool itself says if it takes them."""
 
     name: str
     arguments: dict[str, Any]
@@ -54,11 +54,7 @@ Action = Calls | Answer | Malformed | Truncated
 
 
 class ActionError(ValueError):
-    """An action that cannot be read. `position` is where in the text its reading stopped."""
-
-    def __init__(self, reason: str, position: int = 0) -> None:
-        super().__init__(reason)
-        self.position = position
+    """An action that cannot be read; the message tells the model how to mend it."""
 
 
 def _no_constant(constant: str) -> NoReturn:
@@ -77,13 +73,12 @@ def read_json(text: str, position: int) -> tuple[Any, int]:
         near = text[error.pos : error.pos + 20]
         raise ActionError(
             f"the JSON does not parse: {error.msg} at {near!r}. Use double quotes around every name and string, "
-            "no trailing commas, no comments",
-            error.pos,
+            "no trailing commas, no comments"
         ) from error
     except RecursionError as error:
-        raise ActionError("the JSON is nested too deeply", position) from error
+        raise ActionError("the JSON is nested too deeply") from error
     except ValueError as error:  # NaN, or an integer of thousands of digits
-        raise ActionError(f"the JSON does not parse: {error}", position) from error
+        raise ActionError(f"the JSON does not parse: {error}") from error
 
 
 def read_call(name: str, arguments: Any, specs: Specs) -> Call:

@@ -32,38 +32,33 @@ def parse_hermes(text: str, complete: bool, specs: Specs) -> Action:
     calls: dict[bytes, Call] = {}  # by what they ask for
     thought = ""
     said: list[str] = []  # text outside of blocks and reasoning
-    problem: Malformed | None = None
     position = 0
-    while (tag := _TAG.search(text, position)) is not None:
-        said.append(text[position : tag.start()])
-        position = tag.end()
-        if tag[0] == "<think>":
-            end = text.find("</think>", position)
-            if end < 0:
-                return UNCLOSED_THINKING if complete else Truncated()
-            position = end + len("</think>")
-        elif tag[0] == "</think>":
-            # It was opened in the prompt, or not at all: whatever came before was reasoning.
-            calls, said, problem = {}, [], None
-        elif tag[0] == "<tool_response>":
-            complete = complete or bool(calls)
-            position = len(text)
-        elif tag[0] == _CLOSE:
-            problem = problem or Malformed(f"{_CLOSE} without <tool_call> before it. The form is:\n{_FORM}")
-        else:
-            try:
-                call, position = _read_block(text, position, specs)
-            except ActionError as error:
-                problem = problem or Malformed(f"{error}. The form is:\n{_FORM}")
-                position = max(position, error.position)
+    try:
+        while (tag := _TAG.search(text, position)) is not None:
+            said.append(text[position : tag.start()])
+            position = tag.end()
+            if tag[0] == "<think>":
+                end = text.find("</think>", position)
+                if end < 0:
+                    return UNCLOSED_THINKING if complete else Truncated()
+                position = end + len("</think>")
+            elif tag[0] == "</think>":
+                calls, said = {}, []  # opened nowhere: whatever came before was reasoning
+            elif tag[0] == "<tool_response>":
+                complete = complete or bool(calls)
+                position = len(text)
+            elif tag[0] == _CLOSE:
+                raise ActionError(f"{_CLOSE} without <tool_call> before it")
             else:
+                call, position = _read_block(text, position, specs)
                 thought = thought if calls else "".join(said).strip()
                 calls.setdefault(orjson.dumps((call.name, call.arguments), option=orjson.OPT_SORT_KEYS), call)
+    except ActionError as error:
+        # One is enough, since the turn is refused as a whole. (It bounds the time, too: an error counts lines.)
+        return Malformed(f"{error}. The form is:\n{_FORM}") if complete else Truncated()
     said.append(text[position:])
     if not complete:
         return Truncated()
-    if problem is not None:
-        return problem
     words = "".join(said).strip()
     if calls:
         return Calls(tuple(calls.values()), thought)
@@ -83,13 +78,10 @@ def _read_block(text: str, position: int, specs: Specs) -> tuple[Call, int]:
     elif after < len(text):
         # The end of the turn closes the block as well; anything else is no end.
         near = text[after : after + 20]
-        raise ActionError(f"{_CLOSE} must follow the JSON object, not {near!r}", end)
+        raise ActionError(f"{_CLOSE} must follow the JSON object, not {near!r}")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise ActionError('a <tool_call> must hold one JSON object with "name" and "arguments"', end)
-    try:
-        return read_call(value["name"], _arguments(value, specs), specs), end
-    except ActionError as error:
-        raise ActionError(str(error), end) from error
+        raise ActionError('a <tool_call> must hold one JSON object with "name" and "arguments"')
+    return read_call(value["name"], _arguments(value, specs), specs), end
 
 
 def _arguments(value: dict[str, Any], specs: Specs) -> Any:
