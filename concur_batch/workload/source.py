@@ -140,7 +140,7 @@ def _syntax_problem(file: str, error: yaml.MarkedYAMLError) -> Problem:
         mend = "indent with spaces"
     elif "mapping values" in reason:
         mend = "put a text which holds `: ` in quotes, or mend the indentation"
-    elif "undefined alias" in reason or "alias" in reason:
+    elif "undefined alias" in reason:
         mend = "put a text which starts with `*` in quotes"
     else:
         mend = "mend the YAML there, or put the text in quotes"
@@ -159,10 +159,12 @@ class _Builder:
 
     def build(self, node: yaml.Node, path: KeyPath, ancestors: frozenset[int]) -> Any:
         self.values += 1
-        if self.values > MAX_VALUES or id(node) in ancestors:
-            raise yaml.MarkedYAMLError(problem="an alias repeats too much", problem_mark=node.start_mark)
+        if id(node) in ancestors:
+            raise _fault(node, "an alias stands within what it names")
+        if self.values > MAX_VALUES:
+            raise _fault(node, f"there are more than {MAX_VALUES} values, each alias counted as what it names")
         if node.tag not in _TAGS:
-            raise yaml.MarkedYAMLError(problem=f"the tag {node.tag} means nothing here", problem_mark=node.start_mark)
+            raise _fault(node, f"the tag {node.tag} means nothing here")
         within = ancestors | {id(node)}
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, within)
@@ -170,47 +172,54 @@ class _Builder:
             for number, item in enumerate(node.value):
                 self._note((*path, number), item)
             return [self.build(item, (*path, number), within) for number, item in enumerate(node.value)]
-        try:
-            return _scalar(node.tag, str(node.value))
-        except ValueError:
-            reason = f"{shown(node.value)} is no {node.tag.rpartition(':')[2]}, or has too many digits"
-            raise yaml.MarkedYAMLError(problem=reason, problem_mark=node.start_mark) from None
+        return _scalar(node)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath, within: frozenset[int]) -> dict[str, Any]:
         block: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.MarkedYAMLError(
-                    problem="a block or a list stands as a key", problem_mark=key_node.start_mark
-                )
-            key = (*path, key_node.value)
-            if key_node.value in block:
-                first = self.source.origins[key].line
-                line = key_node.start_mark.line + 1
-                self.problems.append(
-                    Problem(
-                        self.source.file, line, dotted(key), f"stands a second time, after line {first}", "keep one"
-                    )
-                )
+                raise _fault(key_node, "a block or a list stands as a key")
+            name = _text(key_node)
+            key = (*path, name)
+            if name in block:
+                line, first = key_node.start_mark.line + 1, self.source.origins[key].line
+                reason = f"stands a second time, after line {first}"
+                self.problems.append(Problem(self.source.file, line, dotted(key), reason, "keep one"))
                 continue
             self._note(key, key_node)
-            block[key_node.value] = self.build(value_node, key, within)
+            block[name] = self.build(value_node, key, within)
         return block
 
     def _note(self, path: KeyPath, node: yaml.Node) -> None:
         self.source.origins[path] = Origin(self.source.file, node.start_mark.line + 1)
 
 
-def _scalar(tag: str, text: str) -> Any:
-    """A scalar's value by its tag. Raises ValueError if the text does not have it, as in `!!int many`."""
-    match tag.rpartition(":")[2]:
-        case "null":
-            return None
-        case "bool":
-            return text.lower() == "true"
-        case "int":
-            return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
-        case "float":
-            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
-        case _:
-            return text
+def _scalar(node: yaml.Node) -> Any:
+    """A scalar's value by its tag."""
+    text, kind = _text(node), node.tag.rpartition(":")[2]
+    try:
+        match kind:
+            case "null":
+                return None
+            case "bool":
+                return text.lower() == "true"
+            case "int":
+                return int(text, 0) if text.startswith(("0o", "0x")) else int(text)
+            case "float":
+                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            case _:
+                return text
+    except ValueError:  # `!!int many`, or more digits than Python converts
+        raise _fault(node, f"{shown(text)} is no {kind}, or has too many digits") from None
+
+
+def _text(node: yaml.Node) -> str:
+    """A scalar as it is written. An escape such as `\\ud800` would make text that no file and no engine takes."""
+    text = str(node.value)
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise _fault(node, "the text holds half a surrogate pair")
+    return text
+
+
+def _fault(node: yaml.Node, reason: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=reason, problem_mark=node.start_mark)
