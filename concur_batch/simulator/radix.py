@@ -80,8 +80,9 @@ class RadixCache:
         step: Node | None = node
         while step is not None:
             if step.locks == 0:
-                self.evictable_tokens -= len(step)
-                self.locked_tokens += len(step)
+                size = len(step)
+                self.evictable_tokens -= size
+                self.locked_tokens += size
             step.locks += 1
             step = step.parent
 
@@ -91,8 +92,9 @@ class RadixCache:
         while step is not None:
             step.locks -= 1
             if step.locks == 0:
-                self.evictable_tokens += len(step)
-                self.locked_tokens -= len(step)
+                size = len(step)
+                self.evictable_tokens += size
+                self.locked_tokens -= size
                 self._queue(step)
             step = step.parent
 

@@ -171,7 +171,7 @@ class Server:
             packed: TokenIds = np.frombuffer(array("i", ids), dtype=np.int32)
         except (TypeError, OverflowError) as error:
             raise BadRequest(f"`input_ids` must be a list of integers: {error}") from error
-        if len(packed) and (int(packed.min()) < 0 or int(packed.max()) >= self._vocabulary):
+        if len(packed) and int(packed.view(np.uint32).max()) >= self._vocabulary:  # negative ones are large here
             raise BadRequest(f"`input_ids` must be within the vocabulary, 0 to {self._vocabulary - 1}.")
         return packed
 

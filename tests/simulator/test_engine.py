@@ -29,33 +29,34 @@ def make_request(rid: str, prompt: list[int], output: int, allowance: int, ignor
     return Request(rid, np.array(prompt, dtype=np.int32), said, allowance, ignore_eos)
 
 
-@st.composite
-def loads(draw: st.DrawFn) -> tuple[EngineConfig, list[tuple[float, Request]]]:
-    """A small engine and requests, many of which share prefixes, that it can take."""
-    page = draw(st.sampled_from([1, 1, 4]))
+def make_load(seed: int) -> tuple[EngineConfig, list[tuple[float, Request]]]:
+    """A small engine and requests that it can take, many of which share prefixes; every third load is a tight one."""
+    rng = random.Random(seed)
+    tight = seed % 3 == 0  # long outputs of which the engine expects little: it has to retract
     config = EngineConfig(
-        pool_tokens=draw(st.integers(60, 200)),
-        page_size=page,
+        pool_tokens=rng.randint(60, 120 if tight else 200),
+        page_size=rng.choice([1, 1, 4]),
         context_tokens=1000,
-        chunked_prefill_tokens=draw(st.sampled_from([8, 16, 64])),
-        max_running_requests=draw(st.integers(1, 6)),
-        refresh_passes=draw(st.sampled_from([0, 1, 32])),
+        chunked_prefill_tokens=rng.choice([8, 16, 64]),
+        max_running_requests=12 if tight else rng.randint(1, 8),
+        conservativeness=0.05 if tight else 1.0,
+        refresh_passes=rng.choice([0, 1, 32]),
     )
-    shared = list(range(1, 21))
+    longest = 40 if tight else rng.choice([5, 30])
     arrivals = []
     now = 0.0
-    for index in range(draw(st.integers(1, 10))):
-        now += draw(st.sampled_from([0.0, 0.0, 0.3, 5.0]))
-        prompt = shared[: draw(st.integers(0, 20))] + [100 + index] * draw(st.integers(1, 20))
-        request = make_request(
-            f"r{index}",
-            prompt,
-            draw(st.integers(1, 25)),
-            draw(st.integers(1, 30)),
-            draw(st.sampled_from([False, False, True])),
-        )
-        arrivals.append((now, request))
+    for index in range(rng.randint(1, 14)):
+        now += rng.choice([0.0, 0.0, 0.0, 0.3, 5.0])
+        prompt = list(range(1, 1 + rng.choice([0, 5, 20]))) + [100 + index] * rng.randint(1, 10)
+        output = rng.randint(longest // 2, longest) if tight else rng.randint(1, longest)
+        allowance = output + rng.choice([0, 1, 3])
+        if rng.random() < 0.2:
+            allowance = max(1, output - 3)
+        arrivals.append((now, make_request(f"r{index:02d}", prompt, output, allowance, rng.random() < 0.2)))
     return config, arrivals
+
+
+loads = st.integers(0, 10**6).map(make_load)
 
 
 def run(
@@ -73,8 +74,8 @@ def run(
             return core, completions
 
 
-@settings(max_examples=150, deadline=None)
-@given(loads())
+@settings(max_examples=100, deadline=None)
+@given(loads)
 def test_every_request_ends_and_every_token_is_accounted_for(
     load: tuple[EngineConfig, list[tuple[float, Request]]],
 ) -> None:
@@ -84,8 +85,6 @@ def test_every_request_ends_and_every_token_is_accounted_for(
     assert sorted(c.rid for c in completions) == sorted(requests)
     for done in completions:
         request = requests[done.rid]
-        if done.finish_reason == "abort":
-            continue  # out of memory beside a half-computed prompt
         allowed = min(request.max_new_tokens, config.max_request_tokens - len(request.input_ids) - 1)
         assert done.completion_tokens == min(len(request.output_ids), allowed)
         assert done.finish_reason == ("length" if len(request.output_ids) >= allowed else "stop")
@@ -98,16 +97,16 @@ def test_every_request_ends_and_every_token_is_accounted_for(
     assert counters.kv_evictable + counters.kv_available == counters.max_total
     assert counters.prefill_device_hit == sum(c.cached_tokens for c in completions)
     assert counters.prefill_input + counters.prefill_device_hit == sum(c.prompt_tokens for c in completions)
-    assert counters.retracted_requests == sum(c.retractions for c in completions if c.finish_reason != "abort") or any(
-        c.finish_reason == "abort" for c in completions
-    )
+    assert counters.retracted_requests == sum(c.retractions for c in completions)
+    # Each attempt's prefill makes one output, decode the others.
+    assert counters.decode == sum(c.completion_tokens - 1 - c.retractions for c in completions)
     if not counters.retracted_requests:
         assert counters.prefill_compute == counters.prefill_input
-        assert counters.decode == sum(c.completion_tokens - 1 for c in completions)
+        assert counters.prefill_cache == counters.prefill_device_hit
 
 
 @settings(max_examples=100, deadline=None)
-@given(loads(), st.sampled_from([0.07, 0.5, 3.0]))
+@given(loads, st.sampled_from([0.07, 0.5, 3.0]))
 def test_stretches_of_decode_steps_change_nothing(
     load: tuple[EngineConfig, list[tuple[float, Request]]], step: float
 ) -> None:
@@ -124,7 +123,7 @@ def test_stretches_of_decode_steps_change_nothing(
 
 
 @settings(max_examples=100, deadline=None)
-@given(loads())
+@given(loads)
 def test_the_next_event_is_never_later_than_a_completion(
     load: tuple[EngineConfig, list[tuple[float, Request]]],
 ) -> None:
@@ -147,7 +146,7 @@ def test_the_next_event_is_never_later_than_a_completion(
 
 
 @settings(max_examples=100, deadline=None)
-@given(loads(), st.randoms(use_true_random=False))
+@given(loads, st.randoms(use_true_random=False))
 def test_aborts_free_everything(load: tuple[EngineConfig, list[tuple[float, Request]]], rng: random.Random) -> None:
     config, arrivals = load
     core = EngineCore(config, COST)
@@ -165,7 +164,18 @@ def test_aborts_free_everything(load: tuple[EngineConfig, list[tuple[float, Requ
     assert core.counters().kv_used == core.counters().running == core.counters().waiting == 0
     for done in completions:
         if done.rid not in victims:
-            assert done.finish_reason != "abort" or "Out of memory" in str(done.message)
+            assert done.finish_reason != "abort"
+
+
+def test_the_random_loads_are_hard_enough() -> None:
+    """Else the properties above would hold of nothing."""
+    seen = {"evicted": 0, "retracted": 0, "hit": 0}
+    for seed in range(150):
+        counters = run(*make_load(seed), None)[0].counters()
+        seen["evicted"] += counters.evicted > 0
+        seen["retracted"] += counters.retracted_requests > 0
+        seen["hit"] += counters.prefill_device_hit > 0
+    assert seen["evicted"] > 50 and seen["retracted"] > 8 and seen["hit"] > 80, seen
 
 
 def test_abort_matches_by_prefix_and_tells_where_it_struck() -> None:
