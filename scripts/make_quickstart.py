@@ -73,11 +73,12 @@ def expand_step(step: dict[str, Any], phrases: Phrases) -> dict[str, Any]:
 
 
 def make_task(source: dict[str, Any], kind: str) -> dict[str, Any]:
-    """A task row; its files and answer come from the source, or from the seeded generator of the same id."""
+    """A task row. Files come from the source, or with the answer from the seeded maker of the same id."""
+    answer: str | None
     if source["id"] in GENERATED:
         files, answer = GENERATED[source["id"]]()
     else:
-        files, answer = source["files"], source.get("answer")
+        files, answer = source["files"], None
     return {
         "id": source["id"],
         "kind": kind,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
@@ -22,7 +22,7 @@ NAMES = ["aaron", "bianca", "carlos", "dagmar", "edith", "farid", "greta", "hann
 CITIES = ["Aachen", "Bremen", "Chemnitz", "Dresden", "Essen", "Freiburg"]
 
 
-def rows_text(header: str, rows: list[tuple[object, ...]], separator: str = ",") -> str:
+def rows_text(header: str, rows: Iterable[tuple[object, ...]], separator: str = ",") -> str:
     return "\n".join([header, *(separator.join(str(cell) for cell in row) for row in rows)]) + "\n"
 
 
@@ -80,7 +80,8 @@ def error_burst() -> tuple[Files, str]:
     times = moments(rng, 110, 2, 20)
     burst = times[61].replace(second=0)
     times += [burst + timedelta(seconds=rng.randint(0, 59)) for _ in range(9)]
-    lines, errors = [], Counter()
+    errors: Counter[str] = Counter()
+    lines = []
     for number, when in enumerate(sorted(times)):
         inside = when.replace(second=0) == burst
         level = rng.choices(["INFO", "WARNING", "ERROR"], [5, 15, 80] if inside else [76, 14, 10])[0]
@@ -154,7 +155,8 @@ def heartbeat_gap() -> tuple[Files, str]:
 def biggest_client() -> tuple[Files, str]:
     """Bytes fetched with status 200 by the client who fetched most; other statuses do not count."""
     rng = Random(107)
-    lines, volume = [], Counter()
+    volume: Counter[str] = Counter()
+    lines = []
     for when in moments(rng, 85, 3, 50):
         client = rng.choice(["alpha", "bravo", "cargo", "delta", "eagle"])
         status = rng.choices([200, 206, 403], [7, 2, 1])[0]
@@ -325,7 +327,8 @@ def distinct_emails() -> tuple[Files, str]:
 def missing_hours() -> tuple[Files, str]:
     """The sensor with the most missing values (no row at all, or an empty or NA value) over two days of hours."""
     rng = Random(206)
-    rows, missing = [], Counter()
+    missing: Counter[str] = Counter()
+    rows = []
     rates = {"attic": (0.05, 0.1), "cellar": (0.25, 0.03), "garden": (0.02, 0.18)}
     for hour in range(48):
         for sensor, (absent, empty) in rates.items():
@@ -385,7 +388,8 @@ def passing_students() -> tuple[Files, str]:
     """Students who pass: weighted mean of at least 60 and no exam below 35; a missing exam counts as zero."""
     rng = Random(209)
     weights = {"homework": 2, "midterm": 3, "final": 5}
-    rows, scores = [], defaultdict(dict)
+    rows: list[tuple[object, ...]] = []
+    scores: defaultdict[str, dict[str, int]] = defaultdict(dict)
     students = [f"{first}-{number}" for number, first in enumerate(NAMES * 5, start=10)]
     for student in students:
         for exam in weights:
