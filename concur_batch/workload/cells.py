@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from typing import Any, get_args
 
 import orjson
@@ -11,9 +9,15 @@ import orjson
 from concur_batch.workload.errors import shown
 from concur_batch.workload.explain import one_of
 from concur_batch.workload.schema import AnswerMatch
+from tools_env.verify import verify_answer
 
 MAX_ID_CHARACTERS = 200
 MAX_NAME_BYTES = 255  # of one part of a path, on every usual file system
+
+_EXPECTED = {
+    "number": ("not one number", "give a number, or compare it with `match: exact`"),
+    "regex": ("no regular expression", "mend it, or compare it with `match: exact`"),
+}
 
 
 class BadCell(Exception):
@@ -108,18 +112,11 @@ def read_answer(cell: Any, match: AnswerMatch) -> str | int | float | None:
         return None
     if isinstance(cell, bool) or not isinstance(cell, str | int | float):
         raise BadCell(f"{shown(cell)} is no answer", "give a text, a number, or null")
-    if match == "number":
-        try:
-            finite = math.isfinite(float(cell))
-        except ValueError:
-            finite = False
-        if not finite:
-            raise BadCell(f"{shown(cell)} is not a number", "give a number, or compare it with `match: exact`")
-    if match == "regex":
-        try:
-            re.compile(str(cell))
-        except re.error as error:
-            raise BadCell(f"{shown(cell)} is no regular expression: {error}", "mend it") from None
+    try:
+        verify_answer(None, str(cell), match)
+    except ValueError:
+        what, mend = _EXPECTED[match]
+        raise BadCell(f"{shown(cell)} is {what}", mend) from None
     return cell
 
 

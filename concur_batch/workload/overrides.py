@@ -49,7 +49,7 @@ def _step(holder: Any, path: KeyPath, part: str, file: str) -> str | int:
         raise InputError(
             [Problem(file, None, dotted(path), "is a single value, not a block of keys", "set it as a whole")]
         )
-    if not part.isdecimal() or int(part) >= len(holder):
+    if not part.isdecimal() or len(part) > 9 or int(part) >= len(holder):
         mend = f"give an item from 0 to {len(holder) - 1}" if holder else "set the list as a whole"
         raise InputError([Problem(file, None, dotted(path), f"the list has no item {part}", mend)])
     return int(part)

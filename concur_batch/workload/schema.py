@@ -103,7 +103,7 @@ class SglangEngine(Section):
     def _one_source(self) -> SglangEngine:
         if (self.url is None) == (self.launch is None):
             raise ValueError(
-                "needs one of `url` and `launch`; give `url` for a server that runs, or `launch` to start one"
+                "needs exactly one of `url` and `launch`; give `url` for a server that runs, or `launch` to start one"
             )
         return self
 
@@ -142,7 +142,9 @@ class SimulatedEngine(Section):
     @model_validator(mode="after")
     def _one_source(self) -> SimulatedEngine:
         if (self.script is None) == (self.synthetic is None):
-            raise ValueError("needs one of `script` and `synthetic`; give `synthetic: {}` for a load without a script")
+            raise ValueError(
+                "needs exactly one of `script` and `synthetic`; give `synthetic: {}` for a load without a script"
+            )
         return self
 
 

@@ -190,8 +190,8 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
             "  script: s.jsonl\n",
             "",
             [
-                "w.yaml:8: engine: needs one of `script` and `synthetic`; give `synthetic: {}` for a load without a "
-                "script"
+                "w.yaml:8: engine: needs exactly one of `script` and `synthetic`; give `synthetic: {}` for a load "
+                "without a script"
             ],
         ),
         (
@@ -211,8 +211,8 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
             "kind: simulated\n  script: s.jsonl",
             "kind: sglang",
             [
-                "w.yaml:8: engine: needs one of `url` and `launch`; give `url` for a server that runs, or `launch` to "
-                "start one"
+                "w.yaml:8: engine: needs exactly one of `url` and `launch`; give `url` for a server that runs, or "
+                "`launch` to start one"
             ],
         ),
     ],

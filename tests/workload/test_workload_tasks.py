@@ -227,9 +227,10 @@ class TestChecks:
         [
             (True, "exact", "true is no answer; give a text, a number, or null"),
             (["a"], "exact", '["a"] is no answer; give a text, a number, or null'),
-            ("four", "number", '"four" is not a number; give a number, or compare it with `match: exact`'),
-            ("nan", "number", '"nan" is not a number; give a number, or compare it with `match: exact`'),
-            ("(", "regex", '"(" is no regular expression: missing ), unterminated subpattern at position 0; mend it'),
+            ("four", "number", '"four" is not one number; give a number, or compare it with `match: exact`'),
+            ("nan", "number", '"nan" is not one number; give a number, or compare it with `match: exact`'),
+            ("3 to 4", "number", '"3 to 4" is not one number; give a number, or compare it with `match: exact`'),
+            ("(", "regex", '"(" is no regular expression; mend it, or compare it with `match: exact`'),
             ("a", "exactly", '"exactly" is no way to compare answers; did you mean `exact`?'),
         ],
     )
