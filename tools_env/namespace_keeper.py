@@ -13,19 +13,19 @@ import sys
 import time
 
 # Importing pathlib would double the time to start.
-# ruff: noqa: PTH115, PTH123, PTH208
+# ruff: noqa: PTH116, PTH123, PTH208
 CLONE_NEWUSER = 0x10000000
 SCANS = 20
 SCAN_SECONDS = 0.1
 
 
-def child(identity: int) -> None:
-    """Unshares, writes its namespace's identity to `identity` and follows the protocol above; never returns."""
+def child(ready: int) -> None:
+    """Unshares, says so on the pipe `ready` and follows the protocol above; never returns."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER):
         os.write(1, b"%d\n" % -ctypes.get_errno())
         os._exit(1)
-    os.write(identity, os.readlink("/proc/self/ns/user").encode())
+    os.write(ready, b"u")
     os.write(1, b"%d\n" % os.getpid())
     os.read(0, 1)
     # Sealed, no user namespace can be made below it, which shuts off much of the kernel from the agent. Where /proc/sys
@@ -40,8 +40,12 @@ def child(identity: int) -> None:
     os._exit(0)
 
 
-def make(count: int) -> "set[str]":
-    """Makes the namespaces one after the other and returns their identities."""
+def make(count: int) -> "set[int]":
+    """Makes the namespaces one after the other and returns their inode numbers.
+
+    Each stays open here: the kernel gives the number of a namespace that is gone to the next new one, which would be
+    another owner's.
+    """
     namespaces = set()
     for _ in range(count):
         read, write = os.pipe()
@@ -49,17 +53,18 @@ def make(count: int) -> "set[str]":
         if pid == 0:
             child(write)
         os.close(write)
-        namespaces.add(os.read(read, 64).decode())
+        if os.read(read, 1):
+            namespaces.add(os.fstat(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)).st_ino)
         os.close(read)
         os.waitpid(pid, 0)
     return namespaces
 
 
-def kill_all(namespaces: "set[str]") -> None:
+def kill_all(namespaces: "set[int]") -> None:
     """Kills every process in one of the namespaces."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if os.readlink(f"/proc/{pid}/ns/user") in namespaces:
+            if os.stat(f"/proc/{pid}/ns/user").st_ino in namespaces:
                 os.kill(int(pid), signal.SIGKILL)
         except OSError:
             pass

@@ -104,6 +104,13 @@ def read_status(descriptor: int) -> dict[str, int]:
     return report
 
 
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
 class SandboxProcess:
     """A running sandbox, driven by the event loop. Made by `start`, awaited by `wait`.
 
@@ -142,8 +149,10 @@ class SandboxProcess:
     def kill(self) -> None:
         """Ends the sandbox: killing the first process of its pid namespace makes the kernel kill all others."""
         if self._popen.returncode is None:
-            self._report |= read_status(self._status)
-            if child := self._report.get("child-pid"):
+            # Stopped first, so that it can neither start its child after we looked for it nor die before it: a child
+            # whose parent dies during set-up would wait for it forever.
+            self._popen.send_signal(signal.SIGSTOP)
+            for child in _children(self._popen.pid):
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
             self._popen.kill()
