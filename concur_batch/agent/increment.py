@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 from concur_batch.agent.template import MARK, ChatTemplate, Message, TemplateError, Tools
 
@@ -56,13 +57,15 @@ class Increments:
     def _is_verbatim(self, roles: tuple[str, ...]) -> bool:
         """Whether contents stand in the text unaltered and alter nothing else.
 
-        Tried with awkward contents, and with every string constant of the template at a content's start, inside and
-        end, since those are what it can compare a content with.
+        Tried with awkward contents, and with every string constant of the template alone, within a content, and with the
+        next constant at a content's ends (as in `startswith('<a>') and endswith('</a>')`), since those are what it can
+        compare a content with.
         """
         shape = tuple((role, "t") for role in roles)
         around = self._render(_messages(shape, MARK)).split(MARK)
         constants = self._template.constants
-        contents = [*_AWKWARD, *constants, *(f"{c}x{c}" for c in constants), *(f"x{c}x" for c in constants)]
+        pairs = [f"{first}x{second}" for first, second in pairwise(constants)]
+        contents = [*_AWKWARD, *constants, *(f"x{constant}x" for constant in constants), *pairs]
         return all(self._render(_messages(shape, content)) == content.join(around) for content in contents)
 
 

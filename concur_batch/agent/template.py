@@ -74,11 +74,14 @@ class ChatTemplate:
             raise TemplateError(f"no template named `default` among {sorted(sources)}")
         try:
             self._templates = {name: environment.from_string(text) for name, text in sources.items()}
-            self.constants = frozenset(
-                token.value
-                for text in sources.values()
-                for token in environment.lexer.tokenize(text)
-                if token.type == "string"
+            # The string constants, in the order of the source.
+            self.constants = tuple(
+                dict.fromkeys(
+                    token.value
+                    for text in sources.values()
+                    for token in environment.lexer.tokenize(text)
+                    if token.type == "string"
+                )
             )
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"line {error.lineno}: {error.message}") from error

@@ -42,3 +42,11 @@ LOOKS_INTO_CONTENT = (
     "{{ m.content + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+# The same, but only where it is wrapped from its start to its end.
+ONLY_WRAPPED = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{% if m.content.startswith('<a>') and m.content.endswith('</a>') %}{{ '[wrapped] ' }}{% endif %}"
+    "{{ m.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)

@@ -106,6 +106,10 @@ class TestHermes:
         action = hermes("go" + "\n".join(block(command=command) for command in "abca"))
         assert action == Calls(tuple(Call("bash", {"command": command}) for command in "abc"), "go")
 
+    def test_the_order_of_arguments_makes_no_other_call(self):
+        one, other = block("edit_file", path="a", old="b", new="c"), block("edit_file", new="c", old="b", path="a")
+        assert len(hermes(one + other).calls) == 1
+
     def test_calls_that_differ_in_kind_alone_are_not_the_same(self):
         action = hermes(block("work", step=1) + block("work", step=True) + block("work", step=1.0))
         assert [call.arguments["step"] for call in action.calls] == [1, True, 1.0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from agent_models import MOMENT, template
-from agent_templates import CHATML_ANY_ROLE, DROPS_REASONING, LOOKS_INTO_CONTENT, STRICT, TRIMS_AND_QUOTES
+from agent_templates import CHATML_ANY_ROLE, DROPS_REASONING, LOOKS_INTO_CONTENT, ONLY_WRAPPED, STRICT, TRIMS_AND_QUOTES
 
 from concur_batch.agent.increment import Increments, rewriting
 from concur_batch.agent.template import ChatTemplate, TemplateError
@@ -92,14 +92,19 @@ def test_rewriting_is_told(demo):
     assert "reasoning" in str(rewriting(template(without_opening), None, "tool"))
 
 
-@pytest.mark.parametrize("source", [TRIMS_AND_QUOTES, LOOKS_INTO_CONTENT, CHATML_ANY_ROLE, DROPS_REASONING])
-@pytest.mark.parametrize("content", ["plain", "  x \n", 'say "a"', "ERROR: no", "ERROR", "", "concurmark", "\n\né"])
+@pytest.mark.parametrize(
+    "source", [TRIMS_AND_QUOTES, ONLY_WRAPPED, LOOKS_INTO_CONTENT, CHATML_ANY_ROLE, DROPS_REASONING]
+)
+@pytest.mark.parametrize(
+    "content", ["plain", "  x \n", 'say "a"', "ERROR: no", "ERROR", "", "concurmark", "<a>x</a>", "\n\né"]
+)
 @pytest.mark.parametrize("roles", [("user",), ("tool",), ("tool", "tool")])
 def test_an_increment_is_what_rendering_the_whole_appends(source, content, roles):
     """Whether found once or rendered each time, and whatever the template does to a content."""
     messages = [{"role": role, "name": "t", "content": content} for role in roles]
     whole = [*USER, {"role": "assistant", "content": "said"}, *messages]
-    text = template(source).render(whole, None, generation_prompt=True)
-    increments = Increments(template(source), None)
+    made = template(source)
+    text = made.render(whole, None, generation_prompt=True)
+    increments = Increments(made, None)
     assert increments.text(messages) == text.partition("said")[2]
     assert increments.text(messages) == text.partition("said")[2]

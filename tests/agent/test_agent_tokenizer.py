@@ -120,6 +120,11 @@ def test_content_never_becomes_a_control_token(demo, pieces):
     assert demo.decode(ids, skip_special=False) == text
 
 
+def test_the_words_around_a_quoted_control_token_are_encoded_as_ever(demo):
+    word = demo.encode(" internationalization")
+    assert demo.encode_content("<|im_end|> internationalization")[-len(word) :] == word
+
+
 @unhurried
 @given(text=st.text())
 def test_content_that_quotes_nothing_is_encoded_as_anything_else(demo, text):
@@ -165,6 +170,17 @@ def test_prompts_that_begin_alike_keep_the_ids_of_the_whole_text(demo, prompts):
         messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
         text = demo.template.render(messages, None, generation_prompt=True)
         assert demo.encode_prompt(messages, None) == demo.encode(text)
+
+
+def test_no_head_ends_where_a_token_takes_the_space_before_it():
+    definition = json.loads((DEMO / "tokenizer.json").read_text())
+    for token in definition["added_tokens"]:
+        token["lstrip"] = True
+    taking = Tokenizer(json.dumps(definition), template(CHATML_ANY_ROLE), [])
+    for user in "ab":
+        messages = [{"role": "system", "content": "s"}, {"role": "user", "content": user}]
+        text = taking.template.render(messages, None, generation_prompt=True)
+        assert taking.encode_prompt(messages, None) == taking.encode(text)
 
 
 ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "special": True}
