@@ -57,7 +57,7 @@ class Increments:
     def _is_verbatim(self, roles: tuple[str, ...]) -> bool:
         """Whether contents stand in the text unaltered and alter nothing else.
 
-        Tried with awkward contents, and with every string constant of the template alone, within a content, and with the
+        Tried with awkward contents, and with every string constant of the template alone, within a content and with the
         next constant at a content's ends (as in `startswith('<a>') and endswith('</a>')`), since those are what it can
         compare a content with.
         """
