@@ -12,7 +12,7 @@ import signal
 import sys
 import uuid
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +35,7 @@ from concur_batch.simulator.synthetic import SyntheticModel, SyntheticScript
 
 _BODY_BYTES = 64 * 1024 * 1024
 _DEFAULT_NEW_TOKENS = 128  # SGLang's
-_ANSWERED_ELSEWHERE = ("stream", "return_logprob")
+_UNSUPPORTED = ("stream", "return_logprob")
 
 
 class ConfigError(ValueError):
@@ -131,7 +131,7 @@ class Server:
         return _json(answer)
 
     async def _generate(self, rid: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        for option in _ANSWERED_ELSEWHERE:
+        for option in _UNSUPPORTED:
             if body.get(option):
                 raise BadRequest(f"The simulated engine does not support `{option}`.")
         sampling = body.get("sampling_params") or {}
@@ -312,11 +312,11 @@ async def _run(config: ServerConfig) -> None:
     await runner.cleanup()
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Exit code 2: a configuration that cannot be served."""
     parser = argparse.ArgumentParser(description="A simulation of an SGLang server; its figures are simulated.")
     parser.add_argument("--config", type=Path, required=True, help="JSON file with a ServerConfig")
-    path = parser.parse_args().config
+    path = parser.parse_args(arguments).config
     try:
         config = ServerConfig.model_validate_json(path.read_bytes())
         asyncio.run(_run(config))

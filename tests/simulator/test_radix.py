@@ -184,6 +184,7 @@ def test_the_naive_model_agrees(page_size: int) -> None:
     case.runTest()
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=8), st.booleans()), min_size=1, max_size=20))
 def test_leaves_go_in_the_order_of_their_last_use(uses: list[tuple[str, bool]]) -> None:
     """Against a sorted list: of two leaves, the one used earlier is gone first."""

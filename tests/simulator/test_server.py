@@ -1,0 +1,329 @@
+"""The server over real HTTP: SGLang's routes, shapes and counters."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tokenizers import Tokenizer
+
+from concur_batch.simulator.config import EngineConfig
+from concur_batch.simulator.cost import CostModel
+from concur_batch.simulator.server import ConfigError, ServerConfig, main, serve
+from concur_batch.simulator.synthetic import SyntheticScript
+
+MODEL = Path(__file__).parents[2] / "workloads" / "demo_model"
+TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
+PROMPT = TOKENIZER.encode("<|im_start|>user\nTask t1<|im_end|>\n<|im_start|>assistant\n").ids
+ENGINE = EngineConfig(pool_tokens=20_000, context_tokens=4_000)
+# Ten tokens a second: a request of some size is under way until somebody ends it.
+SLOW = CostModel(decode_step_seconds=0.1)
+
+
+class Client:
+    """A minimal client of one server."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self.session = session
+        self.url = url
+
+    async def generate(self, ids: list[int], expect: int = 200, **fields: Any) -> dict[str, Any]:
+        sampling = {"max_new_tokens": 200, **fields.pop("sampling", {})}
+        body = {"input_ids": ids, "sampling_params": sampling, **fields}
+        async with self.session.post(f"{self.url}/generate", json=body) as response:
+            answer = await response.json()
+            assert response.status == expect, answer
+            return dict(answer)
+
+    async def metrics(self) -> dict[str, float]:
+        """Values by name, with the mode where there is one."""
+        async with self.session.get(f"{self.url}/metrics") as response:
+            text = await response.text()
+        return {
+            sample.name.removeprefix("sglang:")
+            + "".join(f":{sample.labels[k]}" for k in ("mode",) if k in sample.labels): (sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+    async def wait_until(self, name: str, value: float) -> None:
+        """Poll a metric; the test's own timeout ends a wait in vain."""
+        while (await self.metrics())[name] != value:  # noqa: ASYNC110 (the server could be another process)
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def server(cost: CostModel | None = None, **fields: Any) -> AsyncIterator[Client]:
+    source = {} if "scripts" in fields else {"synthetic": SyntheticScript(turns=(3, 3))}
+    config = ServerConfig(
+        **{"engine": ENGINE, "cost": cost or CostModel.zero(), "tokenizer": MODEL, **source, **fields}
+    )
+    runner, port = await serve(config)
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Client(session, f"http://127.0.0.1:{port}")
+    finally:
+        await runner.cleanup()
+
+
+async def test_the_second_turn_finds_the_first_in_the_cache_and_the_counters_agree() -> None:
+    async with server() as client:
+        history = list(PROMPT)
+        answers = []
+        for turn in range(4):
+            answer = await client.generate(history, rid=f"agent-{turn}|")
+            answers.append(answer)
+            history += [*answer["output_ids"], *TOKENIZER.encode("\n").ids, *PROMPT]
+        metas = [answer["meta_info"] for answer in answers]
+        for before, after in pairwise(metas):
+            # All but the last output token, whose KV was never computed.
+            assert after["cached_tokens"] == before["prompt_tokens"] + before["completion_tokens"] - 1
+        meta = metas[1]
+        assert meta["id"] == "agent-1|"
+        assert meta["finish_reason"] == {"type": "stop", "matched": TOKENIZER.token_to_id("<|im_end|>")}
+        assert meta["completion_tokens"] == len(answers[1]["output_ids"])
+        assert meta["cached_tokens_details"] == {"device": meta["cached_tokens"], "host": 0}
+        assert (meta["num_retractions"], meta["prompt_tokens"] > meta["cached_tokens"] > 0) == (0, True)
+        metrics = await client.metrics()
+        cached = sum(m["cached_tokens"] for m in metas)
+        assert metrics["prefill_effective_tokens_total:device_hit"] == cached
+        assert metrics["prefill_effective_tokens_total:input"] == sum(m["prompt_tokens"] for m in metas) - cached
+        assert metrics["prefill_effective_tokens_total:host_hit"] == 0
+        assert metrics["realtime_tokens_total:decode"] == sum(m["completion_tokens"] - 1 for m in metas)
+        assert metrics["generation_tokens_total"] == sum(m["completion_tokens"] for m in metas)
+        assert metrics["kv_used_tokens"] == metrics["num_running_reqs"] == 0
+        occupied = metrics["kv_evictable_tokens"]
+        assert occupied == metas[-1]["prompt_tokens"] + metas[-1]["completion_tokens"] - 1
+        assert metrics["kv_available_tokens"] + occupied == metrics["max_total_num_tokens"] == 20_000
+
+
+async def test_sampling_parameters() -> None:
+    async with server() as client:
+        cut = await client.generate(PROMPT, sampling={"max_new_tokens": 3})
+        assert cut["meta_info"]["finish_reason"] == {"type": "length", "length": 3}
+        assert len(cut["output_ids"]) == 3
+        forced = await client.generate(PROMPT, sampling={"max_new_tokens": 150, "ignore_eos": True})
+        assert len(forced["output_ids"]) == 150
+        one, two = [await client.generate(PROMPT, sampling={"sampling_seed": 5}) for _ in range(2)]
+        other = await client.generate(PROMPT, sampling={"sampling_seed": 6})
+        assert one["output_ids"] == two["output_ids"] != other["output_ids"]
+
+
+async def test_a_scripted_agent_over_http(tmp_path: Path) -> None:
+    script = {"id": "t1", "variants": [[{"think": "I look.", "calls": [{"name": "list_files", "arguments": {}}]}]]}
+    (tmp_path / "scripts.jsonl").write_text(json.dumps(script))
+    async with server(scripts=tmp_path / "scripts.jsonl") as client:
+        answer = await client.generate(PROMPT)
+        assert answer["text"] == 'I look.\n<tool_call>\n{"name": "list_files", "arguments": {}}\n</tool_call>'
+        assert TOKENIZER.decode(answer["output_ids"]) == answer["text"]
+        assert (await client.generate(PROMPT, sampling={"max_new_tokens": 2}))["text"] == "I look"
+        body = {"text": TOKENIZER.decode(PROMPT, skip_special_tokens=False), "sampling_params": {}}
+        async with client.session.post(f"{client.url}/generate", json=body) as response:
+            assert (await response.json())["output_ids"] == answer["output_ids"]
+
+
+async def test_abort_by_prefix_frees_what_the_request_held() -> None:
+    async with server(SLOW) as client:
+        forced = {"max_new_tokens": 3_000, "ignore_eos": True}
+        tasks = [
+            asyncio.create_task(client.generate(PROMPT, rid=rid, sampling=forced)) for rid in ("a-1|", "a-2|", "b|")
+        ]
+        await client.wait_until("num_running_reqs", 3)
+        assert (await client.metrics())["kv_used_tokens"] > len(PROMPT)
+        async with client.session.post(f"{client.url}/abort_request", json={"rid": "a-"}) as response:
+            assert response.status == 200
+        for answer in (await tasks[0], await tasks[1]):
+            assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+            assert answer["meta_info"]["completion_tokens"] == len(answer["output_ids"]) > 0
+        assert (await client.metrics())["num_running_reqs"] == 1
+        assert not tasks[2].done()
+        async with client.session.post(f"{client.url}/flush_cache") as response:
+            assert response.status == 400, "in use"
+        async with client.session.post(f"{client.url}/abort_request", json={"rid": "", "abort_all": True}) as response:
+            assert response.status == 200
+        await tasks[2]
+        metrics = await client.metrics()
+        assert (metrics["num_running_reqs"], metrics["kv_used_tokens"]) == (0, 0)
+        assert metrics["num_aborted_requests_total"] == 3
+        async with client.session.post(f"{client.url}/flush_cache") as response:
+            assert response.status == 200
+        assert (await client.metrics())["kv_evictable_tokens"] == 0
+
+
+async def test_a_client_that_disconnects_aborts_its_request_and_may_come_again() -> None:
+    async with server(SLOW) as client:
+        forced = {"max_new_tokens": 3_000, "ignore_eos": True}
+        task = asyncio.create_task(client.generate(PROMPT, rid="same|", sampling=forced))
+        await client.wait_until("num_running_reqs", 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        again = await client.generate(PROMPT, rid="same|", sampling={"max_new_tokens": 2})
+        assert again["meta_info"]["finish_reason"]["type"] == "length"
+        await client.wait_until("num_running_reqs", 0)
+        assert (await client.metrics())["kv_used_tokens"] == 0
+
+
+async def test_many_clients_that_disconnect_leave_nothing() -> None:
+    async with server(SLOW) as client:
+        forced = {"max_new_tokens": 200, "ignore_eos": True}
+        tasks = [asyncio.create_task(client.generate([7, index], sampling=forced)) for index in range(80)]
+        await client.wait_until("num_running_reqs", 80)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await client.wait_until("num_running_reqs", 0)
+        assert (await client.metrics())["kv_used_tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            {"input_ids": [5] * 4_000},
+            "The input (4000 tokens) is longer than the model's context length (4000 tokens).",
+        ),
+        ({"input_ids": [5] * 3_900, "sampling_params": {"max_new_tokens": 101}}, "Requested token count exceeds"),
+        ({"input_ids": [5] * 1_000, "sampling_params": {"max_new_tokens": 1}}, "exceeds the maximum allowed length"),
+        ({"input_ids": [5], "stream": True}, "does not support `stream`"),
+        ({"input_ids": [5], "return_logprob": True}, "does not support `return_logprob`"),
+        ({"input_ids": [[5], [6]]}, "must be a list of integers"),
+        ({"input_ids": [5.5]}, "must be a list of integers"),
+        ({"input_ids": [-1]}, "within the vocabulary"),
+        ({"input_ids": [6144]}, "within the vocabulary"),
+        ({"input_ids": [2**40]}, "must be a list of integers"),
+        ({"input_ids": []}, "The prompt is empty."),
+        ({"input_ids": [5], "text": "a"}, "exactly one of"),
+        ({}, "exactly one of"),
+        ({"input_ids": [5], "rid": ["a"]}, "`rid` must be a string"),
+        ({"input_ids": [5], "sampling_params": [{}]}, "`sampling_params` must be an object"),
+        ({"input_ids": [5], "sampling_params": {"max_new_tokens": "9"}}, "`max_new_tokens` must be an integer"),
+        ({"input_ids": [5], "sampling_params": {"max_new_tokens": 0}}, "max_new_tokens must be at least 1"),
+        ([], "must be a JSON object"),
+    ],
+)
+async def test_what_is_refused(body: Any, message: str) -> None:
+    async with server(
+        engine=EngineConfig(pool_tokens=900 if "maximum allowed" in message else 20_000, context_tokens=4_000)
+    ) as client:
+        async with client.session.post(f"{client.url}/generate", json=body) as response:
+            assert response.status == 400
+            assert message in (await response.json())["error"]["message"]
+        await client.generate(PROMPT)  # and it goes on serving
+
+
+async def test_bodies_that_are_not_json_and_rids_in_use() -> None:
+    async with server(SLOW) as client:
+        for path in ("/generate", "/abort_request"):
+            async with client.session.post(client.url + path, data=b"{") as response:
+                assert response.status == 400
+        async with client.session.post(f"{client.url}/abort_request", json={"rid": ""}) as response:
+            assert response.status == 400, "an empty prefix would abort everything"
+        task = asyncio.create_task(client.generate(PROMPT, rid="a|"))
+        await client.wait_until("num_running_reqs", 1)
+        assert "Duplicate" in (await client.generate(PROMPT, expect=400, rid="a|"))["error"]["message"]
+        task.cancel()
+
+
+async def test_what_a_probe_asks() -> None:
+    async with server(SLOW, time_scale=2.0) as client:
+        task = asyncio.create_task(client.generate(PROMPT, sampling={"max_new_tokens": 3_000, "ignore_eos": True}))
+        await client.wait_until("num_running_reqs", 1)
+        stamps = []
+        for _ in range(2):
+            async with client.session.get(f"{client.url}/v1/loads?include=core") as response:
+                (rank,) = (await response.json())["loads"]
+            stamps.append(rank["timestamp"])
+        assert stamps[1] > stamps[0]
+        assert rank["num_running_reqs"] == 1 and rank["num_waiting_reqs"] == 0
+        assert 0 < rank["num_used_tokens"] <= rank["num_total_tokens"] < rank["max_total_num_tokens"] == 20_000
+        assert rank["token_usage"] == round(rank["num_used_tokens"] / 20_000, 4)
+        async with client.session.get(f"{client.url}/server_info") as response:
+            info = await response.json()
+        assert (info["max_total_num_tokens"], info["context_length"], info["version"]) == (20_000, 4_000, "simulated")
+        for path in ("/health", "/ready", "/model_info", "/get_model_info", "/v1/models"):
+            async with client.session.get(client.url + path) as response:
+                assert response.status == 200
+        task.cancel()
+
+
+async def test_the_clock_is_scaled() -> None:
+    """20 decode steps of one simulated hour each, at 36,000 simulated seconds a real one: 0.1 s a step."""
+    async with server(CostModel(0.0, 0.0, 3600.0, 0.0, 0.0), time_scale=36_000.0) as client:
+        answer = await client.generate(PROMPT, sampling={"max_new_tokens": 6, "ignore_eos": True})
+        assert answer["meta_info"]["e2e_latency"] == pytest.approx(0.5)
+        assert answer["meta_info"]["queue_time"] == 0.0
+
+
+async def test_thousands_of_connections_at_once() -> None:
+    connector = aiohttp.TCPConnector(limit=0)
+    async with server(
+        CostModel(decode_step_seconds=0.02), engine=EngineConfig(pool_tokens=400_000, context_tokens=4_000)
+    ) as client:
+        async with aiohttp.ClientSession(connector=connector) as session:
+            many = Client(session, client.url)
+            forced = {"max_new_tokens": 40, "ignore_eos": True}
+            tasks = [many.generate([5, index], sampling=forced) for index in range(1_500)]
+            answers = await asyncio.gather(*tasks)
+        assert all(len(answer["output_ids"]) == 40 for answer in answers)
+        assert (await client.metrics())["num_requests_total"] == 1_500
+
+
+def config_file(tmp_path: Path, **fields: Any) -> Path:
+    path = tmp_path / "server.json"
+    base = {"engine": {"pool_tokens": 1000, "context_tokens": 500}, "tokenizer": str(MODEL), "synthetic": {}}
+    path.write_text(json.dumps({**base, **fields}))
+    return path
+
+
+async def test_a_process_of_its_own_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "concur_batch.simulator.server", "--config", str(config_file(tmp_path))]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    line = (await process.stdout.readline()).decode().strip()
+    url = line.removeprefix("simulated engine on ")
+    async with aiohttp.ClientSession() as session:
+        assert (await Client(session, url).generate(PROMPT))["output_ids"]
+    process.terminate()
+    assert await process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"poort": 1}, "poort: Extra inputs are not permitted"),
+        ({"engine": {"pool_tokens": 0}}, "engine.pool_tokens: Input should be greater than or equal to 1"),
+        ({"engine": {"pool_tokens": 9, "pages": 1}}, "engine.pages: "),
+        ({"tokenizer": "/nowhere"}, "/nowhere/tokenizer.json: no such file"),
+        ({"synthetic": None}, "exactly one of `scripts` and `synthetic`"),
+        ({"synthetic": None, "scripts": "/nowhere.jsonl"}, "No such file"),
+    ],
+)
+def test_a_configuration_that_cannot_be_served_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: dict[str, Any], message: str
+) -> None:
+    assert main(["--config", str(config_file(tmp_path, **fields))]) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert message in errors and len(errors.splitlines()) == 1
+
+
+async def test_a_port_in_use_is_told() -> None:
+    async with server() as client:
+        port = int(client.url.rpartition(":")[2])
+        config = ServerConfig(engine=ENGINE, tokenizer=MODEL, synthetic=SyntheticScript(), port=port)
+        with pytest.raises(OSError, match="address already in use"):
+            await serve(config)
+
+
+async def test_scripts_that_are_wrong_are_told(tmp_path: Path) -> None:
+    (tmp_path / "scripts.jsonl").write_text('{"id": "a"}\n')
+    with pytest.raises(ConfigError, match=r"scripts\.jsonl: line 1: variants: Field required"):
+        await serve(ServerConfig(engine=ENGINE, tokenizer=MODEL, scripts=tmp_path / "scripts.jsonl"))
