@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+import numpy as np
 import orjson
 
 from concur_batch.agent.actions import Answer, Call, Calls, Malformed, Truncated, parse
@@ -25,6 +26,7 @@ from concur_batch.engine.protocol import ContextOverflow, Engine, EngineError, G
 from concur_batch.trace.encode import encode_turn
 from concur_batch.workload.schema import Limits, Sampling
 from tools_env.bubblewrap import SandboxUnavailable
+from tools_env.sandbox import SandboxSession
 from tools_env.spec import Session, ToolEnvironment, ToolResult, ToolSpec
 from tools_env.verify import verify_answer, verify_command
 
@@ -229,7 +231,7 @@ class Rollout:
             "replica": services.replica,
             "request_attempts": generation.attempts,
             "input_delta_ids": delta,
-            "output_ids": generation.output_ids,
+            "output_ids": np.asarray(generation.output_ids, dtype=np.int32),
             "output_logprobs": generation.logprobs,
             "ids_estimated": False,
             "output_text": text,
@@ -327,11 +329,12 @@ class Rollout:
     ) -> dict[str, Any]:
         """The reward columns. A check that could not be run leaves the reward null and says why."""
         began = time.monotonic()
+        reward: float | None
         match check:
             case AnswerCheck():
                 reward, output = verify_answer(ending.answer, check.expected, check.match), None
             case CommandCheck():
-                assert session is not None
+                assert isinstance(session, SandboxSession)  # a workload with commands to check has a sandbox
                 verdict = await verify_command(session, check.command, check.files, check.deadline_seconds)
                 reward, output = verdict.reward, verdict.output
         return {"reward": reward, "verify_output": output, "verify_seconds": time.monotonic() - began}

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 _LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
+
+_TOKEN = Path.home() / ".ray" / "auth_token"
 
 
 class ClusterError(Exception):
@@ -29,10 +33,15 @@ class Cluster:
         # Ray's own notices are not the user's; what fails is told by us.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-        import ray
-
         address = address or os.environ.get("RAY_ADDRESS") or None
         self.is_ours = address is None
+        if not self.is_ours and (os.environ.get("RAY_AUTH_TOKEN") or _TOKEN.exists()):
+            # `ray start` makes clusters that ask for this token, but a client does not offer it by itself.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        if address is not None:
+            _check_answers(address)
+        import ray
+
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "concur"}
         if self.is_ours:
             options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
@@ -45,7 +54,8 @@ class Cluster:
             if self.is_ours:
                 raise ClusterError(f"cannot start Ray on this machine: {first_line}") from None
             raise ClusterError(
-                f"cannot join the Ray cluster at {address}: {first_line}; check the address with `ray status`"
+                f"cannot join the Ray cluster at {address}: {first_line}; does `ray status --address {address}` work, "
+                f"with the cluster's token in {_TOKEN} if it asks for one?"
             ) from None
         self._ray = ray
 
@@ -73,3 +83,16 @@ class Cluster:
     def close(self) -> None:
         """Stop our Ray, or leave the cluster that was there before us."""
         self._ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Ask quickly what Ray would ask for minutes: does anything listen there?"""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        return  # "auto" and the like: Ray finds out
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ClusterError(
+            f"no Ray cluster answers at {address}: {error.strerror or error}; check with `ray status`"
+        ) from None

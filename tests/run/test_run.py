@@ -154,7 +154,8 @@ def test_the_law_pauses_agents_at_a_boundary_and_all_of_them_finish(tmp_path: Pa
     assert summary["finished"] == 40
     control = run.table("control").sort_by("period").to_pylist()
     assert summary["window_cuts"] > 0
-    assert sum(row["paused_in_period"] for row in control) == summary["pauses"] > 0
+    # An agent that waited at a boundary while its mark was being lifted has paused, but for the window it never did.
+    assert 0 < sum(row["paused_in_period"] for row in control) <= summary["pauses"]
     assert sum(row["admitted_in_period"] for row in control) == 40  # a resumed agent is no new one
     assert sum(row["completed_in_period"] for row in control) == 40
     last = control[-1]
