@@ -52,10 +52,6 @@ class KvPool:
         """What `tokens` more rows of it take from the pool."""
         return self.in_pages(sequence.kv_tokens + tokens) - self.in_pages(sequence.kv_tokens)
 
-    def growth(self, sequence: Sequence) -> int:
-        """How many more rows it can have at most."""
-        return self.in_pages(sequence.kv_tokens) - sequence.kv_tokens + self.reachable_tokens
-
     def make_room(self, tokens: int) -> None:
         """Evict what is short of `tokens` available ones."""
         shortfall = tokens - self.available_tokens

@@ -8,48 +8,14 @@ memory, and completed later, which has its effects: what arrives in between wait
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from concur_batch.simulator.config import CLIP_NEW_TOKENS, EngineConfig
 from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.pool import KvPool
+from concur_batch.simulator.ratio import NewTokenRatio
 from concur_batch.simulator.sequence import Sequence
-
-OUT_OF_MEMORY = "Out of memory even after retracting all other requests in the decode batch. Aborting the last request."
-
-# Constants of SGLang's estimate of how much of its allowance a request will use (see `NewTokenRatio`).
-_INITIAL_RATIO = 0.7
-_MIN_RATIO_FACTOR = 0.14
-_RATIO_DECAY_STEPS = 600
-_RETRACT_DECODE_STEPS = 20
-
-
-class NewTokenRatio:
-    """The share of its remaining allowance that a running request is expected to use.
-
-    It falls with each decode step that goes well and jumps after a retraction.
-    """
-
-    def __init__(self, conservativeness: float) -> None:
-        self.initial = min(_INITIAL_RATIO * conservativeness, 1.0)
-        self.minimum = self.initial * _MIN_RATIO_FACTOR
-        self.current = self.initial
-
-    def decay(self, steps: int) -> None:
-        fall = (self.initial - self.minimum) / _RATIO_DECAY_STEPS
-        self.current = max(self.current - fall * steps, self.minimum)
-
-    def after_retraction(self, kept: Iterable[Sequence]) -> None:
-        """From what those who stay have used so far, and a few steps more."""
-        used = allowed = 0
-        for sequence in kept:
-            used += sequence.outputs + _RETRACT_DECODE_STEPS
-            allowed += sequence.max_new_tokens
-        self.current = min(1.0, used / (allowed + 1))
-
-    def reset(self) -> None:
-        self.current = self.initial
 
 
 @dataclass(slots=True)
@@ -160,12 +126,12 @@ class Scheduler:
 
         if self.chunked is not None:
             sequence = self.chunked
-            # The estimate may say no, yet a prompt half done must go on to release what it holds.
+            # Nobody decodes between chunks, so the rows that its admission found are still there. The estimate may
+            # say no by now, yet a prompt half done must go on to release what it holds.
             estimate = int(self.pool.reachable_tokens - reserved)
-            limit = min(compute_left, estimate if estimate > 0 else compute_left, self.pool.growth(sequence))
-            count = self._chunk(sequence, limit)
+            count = self._chunk(sequence, min(compute_left, estimate))
             if count <= 0:
-                return None
+                count = self._chunk(sequence, compute_left)
             batch.append((sequence, count))
             reserved += self._reservation(sequence, count)
             compute_left -= self.pool.in_pages(count)
@@ -270,9 +236,9 @@ class Scheduler:
     # Decode
 
     def _launch_decode(self, max_seconds: float) -> Step | None:
-        retracted = self._make_room() if self.running else False
         if not self.running:
             return None
+        retracted = self._make_room()
         steps = self.quiet_steps(max_seconds)
         self.ratio.decay(steps - 1 if retracted else steps)
         self.pool.make_room(self._decode_need(steps))
@@ -335,7 +301,7 @@ class Scheduler:
     def _make_room(self) -> bool:
         """Put requests back into the queue until the others can decode; whether any was.
 
-        Those with the fewest outputs go first, among equals those with the longest prompt.
+        Those with the fewest outputs go first, among equals those with the longest prompt. One stays: it fits alone.
         """
         if self._decode_need(1) <= self.pool.reachable_tokens:
             return False
@@ -346,9 +312,6 @@ class Scheduler:
             if self._decode_need(1) <= self.pool.reachable_tokens:
                 break
         self.ratio.after_retraction(self.running)
-        if self._decode_need(1) > self.pool.reachable_tokens:
-            # A half-computed chunked prompt holds the rest.
-            self._end_aborted(self.running.pop(), OUT_OF_MEMORY)
         return True
 
     def _retract(self, sequence: Sequence) -> None:

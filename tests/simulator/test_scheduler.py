@@ -6,8 +6,9 @@ from pydantic import ValidationError
 
 from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.cost import CostModel
+from concur_batch.simulator.ratio import NewTokenRatio
 from concur_batch.simulator.request import Request
-from concur_batch.simulator.scheduler import NewTokenRatio, Scheduler, Step
+from concur_batch.simulator.scheduler import Scheduler, Step
 from concur_batch.simulator.sequence import Sequence
 
 # One second a computed token, ten a decode step: seconds count them.
