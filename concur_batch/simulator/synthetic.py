@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import re
 import zlib
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 from tokenizers import Tokenizer
 
 from concur_batch.simulator.actions import Call, write_turn
@@ -20,7 +21,7 @@ _WORD = re.compile(r"Ġ[a-z]{3,}")  # as byte-level tokenizers write a word afte
 _DECK = 65_536  # words drawn beforehand; a turn takes a run of them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SyntheticScript:
     """Every agent calls `work` for a seeded number of turns, then submits; the ranges include both ends.
 

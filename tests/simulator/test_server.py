@@ -301,6 +301,8 @@ async def test_a_process_of_its_own_serves_until_it_is_told_to_stop(tmp_path: Pa
         ({"poort": 1}, "poort: Extra inputs are not permitted"),
         ({"engine": {"pool_tokens": 0}}, "engine.pool_tokens: Input should be greater than or equal to 1"),
         ({"engine": {"pool_tokens": 9, "pages": 1}}, "engine.pages: "),
+        ({"synthetic": {"turn": [1, 2]}}, "synthetic.turn: "),
+        ({"synthetic": {"turns": [3, 2]}}, "`turns` must be a range"),
         ({"tokenizer": "/nowhere"}, "/nowhere/tokenizer.json: no such file"),
         ({"synthetic": None}, "exactly one of `scripts` and `synthetic`"),
         ({"synthetic": None, "scripts": "/nowhere.jsonl"}, "No such file"),
