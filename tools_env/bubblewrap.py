@@ -157,7 +157,7 @@ def _write_etc(etc: Path) -> None:
     )
     (etc / "group").write_text(f"root:x:0:\nagent:x:{AGENT_ID}:\n")
     (etc / "hosts").write_text("127.0.0.1 localhost sandbox\n")
-    (etc / "alternatives").mkdir()
+    (etc / "alternatives").mkdir(exist_ok=True)
     (etc / "ld.so.cache").touch()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tools_env.sandbox import SandboxSession
+from tools_env.session import SandboxSession
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _RELATIVE_TOLERANCE = 1e-6
@@ -19,8 +19,8 @@ _REWARD = "reward:"
 class Verification:
     """The outcome of a verification.
 
-    `reward` is None unless `status` is `done`: a verification that ran out of time (`timeout`), or that could not run or
-    printed a reward that is no number (`crashed`), says nothing about the agent's work.
+    `reward` is None unless `status` is `done`: a verification that ran out of time (`timeout`), or that could not run
+    or printed a reward that is no number (`crashed`), says nothing about the agent's work.
     """
 
     status: Literal["done", "timeout", "crashed"]

@@ -7,6 +7,7 @@ they are regular, so no FIFO, socket or device can hold us up.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,12 @@ _MAX_PATH = 4096
 _MAX_DEPTH = 64
 _MAX_SCANNED = 50_000
 _MOUNT = "/workspace"
+
+
+# Failures of the machine, not of what the agent asked for.
+_OURS = frozenset(
+    (errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE)
+)
 
 
 class FileProblem(Exception):
@@ -54,7 +61,8 @@ def shown(name: str) -> str:
 class Workspace:
     """The files below `path`. With `owner`, a user and group id, what is made here is given to that user.
 
-    All methods raise FileProblem for whatever is the agent's doing, and block: run them in a thread.
+    All methods raise FileProblem for what is the agent's doing and OSError where the machine fails. They block: run
+    them in a thread.
     """
 
     def __init__(self, path: Path, owner: int | None) -> None:
@@ -213,6 +221,8 @@ def _explained(path: str, name: str | None = None, parent: int | None = None) ->
     try:
         yield
     except OSError as error:
+        if error.errno in _OURS:
+            raise
         if name is not None:
             with suppress(OSError):
                 if stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
