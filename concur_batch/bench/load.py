@@ -32,7 +32,21 @@ def engine_server(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
     }
     engine = {"pool_tokens": 64_000_000, "context_tokens": 131_072, "max_running_requests": 100_000}
     path.write_text(json.dumps({"engine": engine, "cost": zero, "tokenizer": str(DEMO_MODEL), **config}))
-    command = [sys.executable, "-m", "concur_batch.simulator.server", "--config", str(path)]
+    with _serving("concur_batch.simulator.server", "--config", str(path)) as url:
+        yield url
+
+
+@contextmanager
+def mock_server(turns: int) -> Iterator[str]:
+    """An engine that answers at once with ready replies, so many turns an agent; gives its URL."""
+    with _serving("concur_batch.bench.mock_server", str(DEMO_MODEL), str(turns)) as url:
+        yield url
+
+
+@contextmanager
+def _serving(module: str, *arguments: str) -> Iterator[str]:
+    """A server module in a process of its own, which prints its address last on its first line."""
+    command = [sys.executable, "-m", module, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from concur_batch.bench.load import engine_server, write_workload
+from concur_batch.bench.load import engine_server, mock_server, write_workload
 from concur_batch.bench.processes import ProcessTree
 from concur_batch.trace.reading import Run
 from tools_env.sandbox import SandboxEnvironment
@@ -85,7 +85,7 @@ async def measure_floor(agents: int, url: str, directory: Path, *, sandbox: bool
         ids = np.arange(200 + number % 7, dtype=np.int32) % 4000
         tools = await environment.open(f"floor-{number}", {}) if environment is not None else None
         for turn in range(_TURNS):
-            body = {"rid": f"{number:08d}-{turn:04d}", "input_ids": ids, "sampling_params": {"max_new_tokens": 32}}
+            body = {"rid": f"{number:08d}-{turn:05d}-00", "input_ids": ids, "sampling_params": {"max_new_tokens": 64}}
             async with session.post(
                 f"{url}/generate", data=orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
             ) as response:
@@ -117,8 +117,7 @@ def run_all(sizes: Sequence[int]) -> list[Measured]:
     with tempfile.TemporaryDirectory(prefix="concur-scale-") as temporary:
         directory = Path(temporary)
         agent = {"limits": {"turns": 2 * _TURNS}}
-        synthetic = {"synthetic": {"turns": [_TURNS, _TURNS], "output_words": [8, 24]}}
-        with engine_server(directory, synthetic) as url:
+        with mock_server(_TURNS) as url:
             tools = {"kind": "synthetic", "observation_words": [20, 20]}
             for policy in ({"policy": "none"}, {"policy": "concur", "initial_window": 100_000}):
                 for agents in sizes:

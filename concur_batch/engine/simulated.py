@@ -7,11 +7,10 @@ from pathlib import Path
 from aiohttp import web
 
 from concur_batch.engine.protocol import EngineError
-from concur_batch.simulator.config import EngineConfig
-from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.server import ConfigError, ServerConfig, serve
 from concur_batch.simulator.synthetic import SyntheticScript
 from concur_batch.workload.schema import Agent, SimulatedEngine
+from concur_batch.workload.simulated import cost_model, engine_config
 
 
 class SimulatedServer:
@@ -22,14 +21,8 @@ class SimulatedServer:
     ) -> None:
         self._host = host
         self._config = ServerConfig(
-            engine=EngineConfig(
-                pool_tokens=engine.pool_tokens,
-                page_size=engine.page_size,
-                context_tokens=engine.context_tokens,
-                chunked_prefill_tokens=engine.chunked_prefill_tokens,
-                max_running_requests=engine.max_running_requests,
-            ),
-            cost=CostModel(**engine.cost.model_dump()),
+            engine=engine_config(engine),
+            cost=cost_model(engine),
             time_scale=engine.time_scale,
             tokenizer=tokenizer,
             scripts=engine.script,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from pydantic import ValidationError
 
-from concur_batch.simulator.config import EngineConfig
 from concur_batch.workload.errors import Problem
-from concur_batch.workload.schema import SandboxTools, SimulatedEngine, Workload
+from concur_batch.workload.schema import SandboxTools, SimulatedEngine, VerifyCommand, Workload
+from concur_batch.workload.simulated import engine_config
 from concur_batch.workload.source import Source
 
 
@@ -23,15 +23,13 @@ def contradictions(workload: Workload, source: Source) -> Iterator[Problem]:
     if workload.agent.format == "bash" and "bash" not in names:
         reason = f"the format bash needs the tool `bash`; the tools are {', '.join(names)}"
         yield source.problem(("agent", "format"), reason, "give sandbox tools with it, or choose another format")
+    for number, check in enumerate(workload.verify):
+        if isinstance(check, VerifyCommand) and not isinstance(tools, SandboxTools):
+            reason = "a command to check a result runs in the sandbox, and these tools have none"
+            yield source.problem(("verify", number), reason, "remove it, or give sandbox tools")
     if isinstance(engine, SimulatedEngine):
         try:
-            EngineConfig(
-                pool_tokens=engine.pool_tokens,
-                page_size=engine.page_size,
-                context_tokens=engine.context_tokens,
-                chunked_prefill_tokens=engine.chunked_prefill_tokens,
-                max_running_requests=engine.max_running_requests,
-            )
+            engine_config(engine)
         except ValidationError as error:
             reason = str(error.errors(include_url=False)[0]["ctx"]["error"])
             yield source.problem(("engine",), reason, "give larger ones")

@@ -380,6 +380,12 @@ class TestContradictions:
         ]
         assert load("w.yaml", ["tools.kind=synthetic"]).workload.tools.kind == "synthetic"
 
+    def test_a_command_to_check_needs_the_sandbox(self) -> None:
+        assert mistakes("tools: {kind: synthetic}\nverify:\n- {kind: command}\n")[:1] == [
+            "w.yaml:13: verify.0: a command to check a result runs in the sandbox, and these tools have none; remove "
+            "it, or give sandbox tools"
+        ]
+
     def test_the_format_bash_needs_bash(self) -> None:
         assert mistakes("agent: {format: bash}\ntools: {names: [python, submit]}\n") == [
             "w.yaml:11: agent.format: the format bash needs the tool `bash`; the tools are python, submit; give "

@@ -1,0 +1,78 @@
+"""The pure core imports no Ray, no HTTP, no clock and no files, and imports between rooms point one way."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "concur_batch"
+IMPURE = {
+    "aiohttp", "asyncio", "concurrent", "http", "io", "multiprocessing", "os", "psutil", "ray", "requests", "shutil",
+    "signal", "socket", "subprocess", "tempfile", "threading", "time", "urllib",
+}  # fmt: skip
+PURE = [
+    "control/law.py", "control/window.py", "control/policies.py",
+    "agent/spec.py", "agent/transcript.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
+    "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
+    "engine/protocol.py", "engine/signals.py", "engine/metrics.py",
+    "driver/plan.py", "driver/snapshot.py",
+    "report/phases.py", "report/text.py",
+    "workload/schema.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
+    *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
+      if path.name not in ("server.py", "driver.py")],
+]  # fmt: skip
+# Which rooms a room may import from, beside itself.
+ALLOWED = {
+    "control": {"engine", "report", "trace", "workload"},
+    "engine": {"simulator", "workload"},
+    "simulator": set(),
+    "trace": set(),
+    "workload": {"agent", "engine", "simulator"},
+    "agent": {"control", "engine", "trace", "workload"},
+    "report": {"driver", "trace"},
+    "driver": {"agent", "control", "engine", "trace", "workload"},
+    "bench": {"trace", "report"},
+    "cli": {"agent", "bench", "driver", "engine", "report", "trace", "workload"},
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, lazily or not."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            assert node.level == 0, f"{path}: write imports in full"
+            yield node.module
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_a_pure_module_does_no_input_or_output(name: str) -> None:
+    path = PACKAGE / name
+    assert not {module.split(".")[0] for module in imports(path)} & IMPURE
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & {"open", "print", "input"}
+
+
+@pytest.mark.parametrize("room", sorted(ALLOWED))
+def test_imports_between_rooms_point_one_way(room: str) -> None:
+    for path in (PACKAGE / room).rglob("*.py"):
+        rooms = {module.split(".")[1] for module in imports(path) if module.startswith("concur_batch.")}
+        assert rooms <= ALLOWED[room] | {room}, path
+
+
+def test_every_room_is_known() -> None:
+    assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(ALLOWED)
+
+
+def test_the_tools_know_nothing_of_the_orchestrator() -> None:
+    for path in (ROOT / "tools_env").rglob("*.py"):
+        assert not any(module.startswith("concur_batch") for module in imports(path))
