@@ -69,7 +69,7 @@ build_model() {
 # One build at a time in a checkout.
 mkdir -p "$root/.cache"
 exec 9> "$root/.cache/sglang-cpu.lock"
-flock 9
+flock --nonblock 9 || { say "another build is at work here; waiting for it"; flock 9; }
 
 venv_key=$(digest build.sh requirements.txt shim)
 model_key=$(digest build.sh model.py)
