@@ -6,6 +6,7 @@ A turn: admission -> generation by token ids -> parsed action -> tools -> observ
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 import orjson
 
 from concur_batch.agent.actions import Answer, Call, Calls, Malformed, Truncated, parse
-from concur_batch.agent.gate import Gate, Waits
+from concur_batch.agent.gate import Draining, Gate, Waits
 from concur_batch.agent.prompting import Format, initial_messages, observation_messages, retry_messages
 from concur_batch.agent.spec import AgentSpec, AnswerCheck, CommandCheck, Ending
 from concur_batch.agent.tokenizer import Tokenizer
@@ -130,10 +131,12 @@ class Rollout:
             try:
                 session = await services.tools.open(self.spec.agent_id, self.spec.files)
                 ending = await self._turns(session)
-            except EngineError as error:
-                ending = Ending("failed", "engine", "infrastructure", str(error))
-            except (_SandboxFailed, SandboxUnavailable) as error:
-                ending = Ending("failed", "sandbox", "infrastructure", str(error))
+            except (EngineError, SandboxUnavailable, SandboxFailed) as error:
+                ending = Ending("failed", type(error).__name__, "infrastructure", str(error))
+            except Draining:
+                raise
+            except Exception as error:  # a fault of ours, or one that nobody foresaw: only this agent notices
+                ending = Ending("failed", "error", "infrastructure", f"{type(error).__name__}: {error}")
             services.gate.leave(self.spec.agent_id)  # before the check: it needs no place at the engine
             row = self._row(ending)
             if ending.status != "failed" and self.spec.check is not None:
@@ -142,7 +145,8 @@ class Rollout:
         finally:
             services.gate.leave(self.spec.agent_id)
             if session is not None:
-                await session.close(keep=services.keep_workspaces)
+                with contextlib.suppress(OSError):  # a workspace that stays behind is swept with the run's others
+                    await session.close(keep=services.keep_workspaces)
 
     async def _turns(self, session: Session) -> Ending:
         services = self._services
@@ -272,7 +276,7 @@ class Rollout:
             started_seconds = self._services.clock()
             result = await session.call(call.name, call.arguments)
             if result.status == "crashed":
-                raise _SandboxFailed(result.output)
+                raise SandboxFailed(result.output)
             results.append(result)
             rows.append(
                 {
@@ -360,7 +364,7 @@ class Rollout:
         }
 
 
-class _SandboxFailed(Exception):
+class SandboxFailed(Exception):
     """The sandbox itself failed: infrastructure, not the agent's doing."""
 
 

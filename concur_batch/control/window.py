@@ -21,6 +21,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
+# What the paper leaves open, as this window does it; a run's manifest repeats it.
+CHOICES = {
+    "victim_order": "newest admitted first",
+    "resume_order": "paused agents before new ones, each first in, first out",
+    "pause_point": "between a tool's end and the next generation",
+}
+
+
 class State(StrEnum):
     """The life of an agent. QUEUED occurs under a request cap only: between turns, waiting for a permit."""
 

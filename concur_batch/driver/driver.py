@@ -17,6 +17,7 @@ from concur_batch.agent.host import AgentHost, HostConfig
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.policies import make_policy
+from concur_batch.control.window import CHOICES
 from concur_batch.driver.cluster import Cluster, Node
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.snapshot import Snapshot, join
@@ -292,6 +293,7 @@ class Driver:
             "agents": len(self._agents),
             "versions": {name: importlib.metadata.version(name) for name in packages},
             "python": platform.python_version(),
+            "choices": CHOICES,
             "simulated": not isinstance(self._workload.engine, SglangSection),
         }
 

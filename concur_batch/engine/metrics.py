@@ -35,7 +35,7 @@ _COUNTERS = {
 }
 _NAMES = (*_GAUGES, *{name for name, _ in _COUNTERS})
 # Counters that SGLang shows only once they have moved.
-_ABSENT_MEANS_ZERO = ("evicted_tokens_total",)
+_ABSENT_MEANS_ZERO = ("evicted_tokens_total", "retractions_total")
 
 
 def parse_metrics(text: str) -> dict[str, int]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
+import numpy as np
 import orjson
 
 from concur_batch.engine.metrics import make_reading
@@ -50,6 +51,10 @@ class SglangEngine:
     async def probe(self) -> EngineInfo:
         info = await self._get_json("/server_info")
         reading = await self.read()
+        if reading.evictable_tokens is None:
+            # Some gauges appear with the first batch only: what is missing after one is really missing.
+            await self.generate(GenerationRequest("probe", np.zeros(2, dtype=np.int32), max_new_tokens=1, seed=0))
+            reading = await self.read()
         states = info.get("internal_states") or [{}]
         pool = reading.pool_tokens or info.get("max_total_num_tokens") or states[0].get("max_total_num_tokens")
         names = {"locked_tokens": "KV usage", "evictable_tokens": "occupancy", "device_hit_tokens_total": "hit rate"}

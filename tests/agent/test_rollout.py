@@ -1,0 +1,286 @@
+"""One agent's attempt against an engine that says what a test wants: how each turn and each ending is handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from concur_batch.agent.gate import Event, Gate
+from concur_batch.agent.rollout import Rollout, Services
+from concur_batch.agent.spec import AgentSpec, AnswerCheck, Ending
+from concur_batch.agent.tokenizer import load_tokenizer
+from concur_batch.control.window import State, Window
+from concur_batch.engine.protocol import (
+    ContextOverflow,
+    EngineError,
+    EngineInfo,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    Reading,
+)
+from concur_batch.workload.schema import Limits, Sampling
+from tools_env.spec import ToolResult, ToolSpec
+from tools_env.synthetic import SyntheticEnvironment
+
+TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "workloads" / "demo_model")
+WORK = '<tool_call>\n{"name": "work", "arguments": {"step": 1}}\n</tool_call>'
+SUBMIT = '<tool_call>\n{"name": "submit", "arguments": {"answer": "42"}}\n</tool_call>'
+Said = str | tuple[str, FinishReason] | Exception
+
+
+class SayingEngine:
+    """Says its lines one after the other; the last one again and again."""
+
+    def __init__(self, *lines: Said) -> None:
+        self.lines = list(lines)
+        self.requests: list[GenerationRequest] = []
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        self.requests.append(request)
+        line = self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
+        if isinstance(line, Exception):
+            raise line
+        text, reason = line if isinstance(line, tuple) else (line + "<|im_end|>", "stop")
+        return Generation(TOKENIZER.encode(text), reason, len(request.input_ids), 0)
+
+    async def probe(self) -> EngineInfo:
+        raise NotImplementedError
+
+    async def read(self) -> Reading:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        pass
+
+
+class Desk:
+    """A window of one place with its gate: the controller without Ray."""
+
+    def __init__(self, capacity: int = 1) -> None:
+        self.window = Window(capacity)
+        self.gate = Gate(self.report, per_generation=False)
+
+    def report(self, event: Event) -> None:
+        match event.kind:
+            case "arrive":
+                permits = self.window.arrive(event.agent)
+            case "boundary":
+                permits = self.window.reached_boundary(event.agent, event.epoch)
+            case _:
+                permits = self.window.release(event.agent)
+        asyncio.get_running_loop().call_soon(self.gate.apply, permits)
+
+
+class Lines(list[bytes]):
+    def put(self, item: bytes) -> int:
+        self.append(item)
+        return len(self)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        lines = [line for item in self for line in item.splitlines() if line.startswith(table.encode() + b"\t")]
+        return [orjson.loads(line.split(b"\t", 1)[1]) for line in lines]
+
+
+SPEC = AgentSpec("t/0", "t", 0, 1, "Do it.", check=AnswerCheck("42", "exact"))
+
+
+def make(engine: SayingEngine, desk: Desk, lines: Lines, **limits: Any) -> Services:
+    tools = SyntheticEnvironment((0, 0), (5, 5), 0)
+    return Services(
+        run="test",
+        engine=engine,
+        tools=tools,
+        specs=tools.specs(),
+        tokenizer=TOKENIZER,
+        gate=desk.gate,
+        records=lines,
+        clock=lambda: asyncio.get_running_loop().time(),
+        format="hermes",
+        system="Be brief.",
+        sampling=Sampling(max_tokens=200),
+        limits=Limits(**limits),
+        context_tokens=limits.get("context_tokens") or 4000,
+        page_size=1,
+        keep_workspaces=False,
+        host="host0",
+        replica="0",
+    )
+
+
+async def play(
+    *lines: Said, adjust: Callable[[Services], Services] = lambda services: services, **limits: Any
+) -> tuple[Ending, dict[str, Any], Lines, SayingEngine]:
+    """Play one attempt to its end; whatever the end, its place must be free again."""
+    desk, rows, engine = Desk(), Lines(), SayingEngine(*lines)
+    ending, row = await Rollout(SPEC, adjust(make(engine, desk, rows, **limits))).run()
+    assert desk.window.places_held == 0
+    assert desk.window.counts()[State.FINISHED] == 1
+    assert row["turns"] == len(rows.rows("turns"))
+    assert row["tool_calls"] == len(rows.rows("tools"))
+    return ending, row, rows, engine
+
+
+async def test_a_submit_finishes_and_is_judged() -> None:
+    ending, row, rows, _ = await play(WORK, SUBMIT)
+    assert (ending.status, ending.reason, row["answer"], row["reward"]) == ("finished", "submit", "42", 1.0)
+    assert [turn["action"] for turn in rows.rows("turns")] == ["calls", "calls"]
+    assert [call["name"] for call in rows.rows("tools")] == ["work", "submit"]
+
+
+async def test_the_history_is_what_the_engine_saw_and_said_extended_by_the_template() -> None:
+    _, _, rows, engine = await play(WORK, SUBMIT)
+    first, second = engine.requests
+    said = TOKENIZER.encode(WORK + "<|im_end|>")
+    history = second.input_ids.tolist()
+    assert history[: len(first.input_ids) + len(said)] == [*first.input_ids.tolist(), *said]
+    text = TOKENIZER.decode(history, skip_special=False)
+    assert text.endswith("</tool_response><|im_end|>\n<|im_start|>assistant\n")
+    assert rows.rows("turns")[1]["context_tokens"] == len(history) + len(TOKENIZER.encode(SUBMIT + "<|im_end|>"))
+
+
+async def test_parallel_calls_run_in_their_order_and_all_are_answered() -> None:
+    _, row, rows, engine = await play(f"{WORK}\n{WORK.replace('1', '2')}", SUBMIT)
+    assert [(call["turn"], call["call"]) for call in rows.rows("tools")] == [(0, 0), (0, 1), (1, 0)]
+    assert TOKENIZER.decode(engine.requests[1].input_ids.tolist()).count("</tool_response>") == 2
+    assert row["tool_calls"] == 3
+
+
+async def test_a_malformed_action_gets_a_correction_and_a_good_one_starts_the_count_anew() -> None:
+    bad = "<tool_call>\n{nonsense\n</tool_call>"
+    ending, row, rows, _ = await play(bad, bad, WORK, bad, bad, SUBMIT, malformed=3)
+    assert (ending.status, row["malformed_turns"]) == ("finished", 4)
+    assert [turn["action"] for turn in rows.rows("turns")].count("malformed") == 4
+
+
+async def test_too_many_malformed_actions_in_a_row_are_the_models_failure() -> None:
+    ending, row, rows, _ = await play("<tool_call>\n{nonsense\n</tool_call>", malformed=3)
+    assert (ending.status, ending.reason, ending.failure_class) == ("failed", "malformed", "model")
+    assert row["turns"] == 3
+    assert rows.rows("tools") == []
+
+
+async def test_a_truncated_action_is_never_executed() -> None:
+    for cut in (WORK[:-15], WORK):  # even one that seems complete: more might have followed
+        ending, _, rows, _ = await play((cut, "length"))
+        assert (ending.status, ending.reason, ending.failure_class) == ("limit", "length", "limit")
+        assert rows.rows("tools") == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"turns": 4}, "turns"),
+        ({"output_tokens": 60}, "output_tokens"),
+        ({"context_tokens": 420}, "context"),
+        ({"active_seconds": 1e-9}, "active_seconds"),
+        ({"wall_seconds": 1e-9}, "wall_seconds"),
+    ],
+)
+async def test_every_limit_is_a_clean_end(limits: dict[str, Any], reason: str) -> None:
+    ending, row, _, engine = await play(WORK, **limits)
+    assert (ending.status, ending.reason, ending.failure_class) == ("limit", reason, "limit")
+    assert row["turns"] == len(engine.requests)
+    assert row["reward"] == 0.0  # judged all the same
+    if reason == "turns":
+        assert row["turns"] == 4
+    if reason == "output_tokens":
+        assert all(request.max_new_tokens <= 60 for request in engine.requests)
+
+
+async def test_an_overflow_that_the_engine_reports_is_a_limit() -> None:
+    ending, *_ = await play(WORK, ContextOverflow("too long"))
+    assert (ending.status, ending.reason) == ("limit", "context")
+
+
+async def test_an_engine_that_fails_is_infrastructure_and_gives_no_reward() -> None:
+    ending, row, _, _ = await play(WORK, EngineError("gone"))
+    assert (ending.status, ending.failure_class, ending.error) == ("failed", "infrastructure", "gone")
+    assert "reward" not in row
+
+
+class FailingTools:
+    """Fails as told: at `open`, or as a sandbox that crashes, or as nobody foresaw."""
+
+    workspace = None
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def specs(self) -> list[ToolSpec]:
+        return SyntheticEnvironment((0, 0), (5, 5), 0).specs()
+
+    async def open(self, key: str, files: Any) -> FailingTools:
+        if self.how == "open":
+            raise RuntimeError("no room")
+        return self
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        if self.how == "bug":
+            raise KeyError("surprise")
+        return ToolResult("crashed", "the sandbox is gone")
+
+    async def close(self, keep: bool = False) -> None:
+        if self.how == "close":
+            raise OSError("busy")
+
+
+@pytest.mark.parametrize("how", ["open", "crash", "bug", "close"])
+async def test_tools_that_fail_cost_this_agent_only_and_give_its_place_back(how: str) -> None:
+    desk, rows = Desk(), Lines()
+    services = replace(make(SayingEngine(WORK), desk, rows), tools=FailingTools(how))
+    ending, _ = await Rollout(SPEC, services).run()
+    assert (ending.status, ending.failure_class) == ("failed", "infrastructure")
+    assert ending.error
+    assert desk.window.places_held == 0
+
+
+async def test_a_paused_agent_keeps_history_and_session_and_goes_on() -> None:
+    desk, rows = Desk(), Lines()
+    engine = SayingEngine(WORK, WORK, SUBMIT)
+    services = make(engine, desk, rows)
+    asked = asyncio.Event()
+    generate = engine.generate
+
+    async def pausing(request: GenerationRequest) -> Generation:
+        if len(engine.requests) == 0:  # marked while it generates: that generation ends normally
+            desk.gate.apply(desk.window.resize(0))
+            asked.set()
+        return await generate(request)
+
+    engine.generate = pausing  # type: ignore[method-assign]
+    running = asyncio.create_task(Rollout(SPEC, services).run())
+    await asked.wait()
+    while desk.window.state("t/0") is not State.PAUSED:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert (desk.window.places_held, len(engine.requests)) == (0, 1)
+    await asyncio.sleep(0.02)
+    assert len(engine.requests) == 1
+    desk.gate.apply(desk.window.resize(1))
+    ending, row = await running
+    assert (ending.status, row["turns"], row["pauses"]) == ("finished", 3, 1)
+    assert row["paused_seconds"] >= 0.02
+    assert (
+        engine.requests[1].input_ids.tolist()[: len(engine.requests[0].input_ids)]
+        == engine.requests[0].input_ids.tolist()
+    )
+    assert desk.window.take_moves().admitted == 1
+
+
+async def test_a_run_that_stops_ends_waiting_agents_without_a_row_and_frees_their_places() -> None:
+    from concur_batch.agent.gate import Draining
+
+    desk, rows = Desk(capacity=0), Lines()
+    running = asyncio.create_task(Rollout(SPEC, make(SayingEngine(WORK), desk, rows)).run())
+    while desk.window.waiting == 0:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    desk.gate.drain()
+    with pytest.raises(Draining):
+        await running
+    assert (desk.window.waiting, desk.window.places_held, list(rows)) == (0, 0, [])
