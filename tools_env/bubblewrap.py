@@ -22,6 +22,7 @@ TMP_BYTES = 256 << 20
 _SHM_BYTES = 64 << 20
 _PROBE_SECONDS = 20
 
+_SYSTEM_PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
 _SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
@@ -119,10 +120,10 @@ def _binaries() -> list[Path]:
 
 def _python_inside() -> str:
     """A python3 that sandboxes see: the system's, else that of this process, whose files are then mounted as well."""
-    for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
+    for path in _SYSTEM_PYTHONS:
         if Path(path).exists():
             return path
-    return str(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}"))
+    return str(Path(sys.executable).resolve())
 
 
 def _options(etc: Path, python: str, own_namespaces: bool, proc: bool) -> tuple[str, ...]:
@@ -191,8 +192,8 @@ def _probe(candidate: Bubblewrap, userns: int | None) -> str | None:
             spawned.popen.wait()
             return f"{candidate.binary} did not end within {_PROBE_SECONDS} s"
         finally:
-            os.close(spawned.output)
-            os.close(spawned.status)
+            for descriptor in (spawned.pidfd, spawned.output, spawned.status):
+                os.close(descriptor)
     if report.get("exit-code") == 0 and output.endswith(b"works\n"):
         return None
     return output.decode(errors="replace").strip() or f"{candidate.binary} ended without a word"

@@ -19,8 +19,9 @@ def read_file(workspace: Workspace, path: str, start_line: int | None = None, en
     data = _read_text(workspace, path)
     if start_line is None and end_line is None:
         return data
-    lines = data.splitlines(keepends=True) if b"\r" not in data else _lines(data)
-    start, end = start_line or 1, len(lines) if end_line is None else end_line
+    lines = _lines(data)
+    start = 1 if start_line is None else start_line
+    end = len(lines) if end_line is None else end_line
     if not 1 <= start <= max(len(lines), 1):
         raise FileProblem(f"{path}: start_line {start} is outside of its {len(lines)} lines")
     if end < start:

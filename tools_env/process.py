@@ -39,9 +39,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A started bubblewrap, the read end of its output and that of its status reports."""
+    """A started bubblewrap, its pidfd, and the read ends of its output and of its status reports."""
 
     popen: subprocess.Popen[bytes]
+    pidfd: int
     output: int
     status: int
 
@@ -83,12 +84,14 @@ def spawn(launch: Launch) -> Spawned:
         )
         on_failure.callback(popen.wait)
         on_failure.callback(popen.kill)
+        pidfd = os.pidfd_open(popen.pid)
+        on_failure.callback(os.close, pidfd)
         for limited, value in launch.limits.items():
             resource.prlimit(popen.pid, limited, (value, value))
         with suppress(BrokenPipeError):
             os.write(options_write, b"".join(os.fsencode(option) + b"\0" for option in launch.options))
         on_failure.pop_all()
-    return Spawned(popen, output_read, status_read)
+    return Spawned(popen, pidfd, output_read, status_read)
 
 
 def read_status(descriptor: int) -> dict[str, int]:
@@ -129,7 +132,7 @@ class SandboxProcess:
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._pause: asyncio.TimerHandle | None = None
-        self._pidfd = os.pidfd_open(self._popen.pid)
+        self._pidfd = spawned.pidfd
         os.set_blocking(self._output, False)
         self._loop.add_reader(self._output, self._on_output)
         self._loop.add_reader(self._pidfd, self._on_exit)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tools_env.session import SandboxSession
+from tools_env.workspace import FileProblem
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _RELATIVE_TOLERANCE = 1e-6
@@ -43,7 +44,10 @@ async def verify_command(
         ValueError: a path in `files` leads out of the workspace.
         RuntimeError: the session is closed.
     """
-    await session.put_files(files)
+    try:
+        await session.put_files(files)
+    except (OSError, FileProblem) as problem:
+        return Verification("crashed", None, f"the hidden files could not be written: {problem}")
     result = await session.run_command(command, deadline_seconds)
     if result.status in ("timeout", "crashed"):
         return Verification("timeout" if result.status == "timeout" else "crashed", None, result.output)
