@@ -9,8 +9,10 @@ import asyncio
 import gc
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +24,7 @@ from concur_batch.agent.prompting import Format
 from concur_batch.agent.rollout import Rollout, Services
 from concur_batch.agent.spec import AgentSpec, Ending
 from concur_batch.agent.tokenizer import load_tokenizer
+from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.window import Membership, Permit
 from concur_batch.engine.sglang import SglangEngine
 from concur_batch.trace.encode import encode
@@ -32,8 +35,6 @@ from tools_env.synthetic import SyntheticEnvironment
 
 _BEAT_SECONDS = 0.5
 _LAG_PROBE_SECONDS = 0.05
-# So many agents at most are set going in one turn of the event loop, that it may see to others in between.
-_BURST = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class AgentHost:
         self._tools = make_tools(config)
         offset = time.monotonic() - (time.time() - config.started_at)
         self._clock: Callable[[], float] = lambda: time.monotonic() - offset
+        # One thread, that gives way: several would take the cores from the event loops.
+        self._encoder = ThreadPoolExecutor(1, "encoder", initializer=_give_way)
         self._running: dict[str, Rollout] = {}
         self._totals: dict[str, float] = {}
         self._endings: dict[str, int] = {}
@@ -93,6 +96,8 @@ class AgentHost:
             tools=self._tools,
             specs=self._tools.specs(),
             tokenizer=self._tokenizer,
+            encoder=self._encoder,
+            turnstile=Turnstile(),
             gate=self._gate,
             records=self._records,
             clock=self._clock,
@@ -114,12 +119,7 @@ class AgentHost:
 
     async def run(self, specs: Sequence[AgentSpec]) -> dict[str, int]:
         """Run these agents to their ends; returns counts by status. Several calls may be under way."""
-        agents: list[asyncio.Task[Ending | None]] = []
-        for spec in specs:
-            agents.append(asyncio.create_task(self._run_agent(spec)))
-            if len(agents) % _BURST == 0:
-                await asyncio.sleep(0)
-        endings = await asyncio.gather(*agents)
+        endings = await asyncio.gather(*(self._run_agent(spec) for spec in specs))
         await self._records.sent()
         await self._events.sent()
         counts: dict[str, int] = {}
@@ -130,9 +130,7 @@ class AgentHost:
 
     async def permit(self, permits: list[Permit]) -> None:
         """Take the controller's permits."""
-        for start in range(0, len(permits), _BURST):
-            self._gate.apply(permits[start : start + _BURST])
-            await asyncio.sleep(0)
+        self._gate.apply(permits)
 
     async def drain(self) -> None:
         """Start no further turn; agents end after the turn they are in, with all of it recorded."""
@@ -165,6 +163,7 @@ class AgentHost:
         await self._records.close()
         await self._engine.close()
         await self._tools.close()
+        self._encoder.shutdown(wait=False)
 
     async def _run_agent(self, spec: AgentSpec) -> Ending | None:
         """All attempts of one agent. None: the run was stopped before its end, so that it has no final row."""
@@ -272,6 +271,11 @@ def make_tools(config: HostConfig) -> ToolEnvironment:
         process_limit=tools.process_limit,
         max_running=tools.max_running,
     )
+
+
+def _give_way() -> None:
+    """Lower the priority of the calling thread; on Linux, niceness is a thread's own."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def _this_actor() -> Any:

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from concur_batch.agent.prompting import Format, initial_messages, observation_m
 from concur_batch.agent.spec import AgentSpec, AnswerCheck, CommandCheck, Ending
 from concur_batch.agent.tokenizer import Tokenizer
 from concur_batch.agent.transcript import Transcript
+from concur_batch.agent.turnstile import Turnstile
 from concur_batch.engine.protocol import ContextOverflow, Engine, EngineError, GenerationRequest
 from concur_batch.trace.encode import encode_turn
 from concur_batch.workload.schema import Limits, Sampling
@@ -32,7 +34,7 @@ from tools_env.spec import Session, ToolEnvironment, ToolResult, ToolSpec
 from tools_env.verify import verify_answer, verify_command
 
 # Above this many characters an observation is tokenized in a thread: 1,000 agents share one event loop.
-_INLINE_CHARACTERS = 2_000
+_INLINE_CHARACTERS = 500
 
 
 class Records(Protocol):
@@ -50,6 +52,8 @@ class Services:
     tools: ToolEnvironment
     specs: Sequence[ToolSpec]
     tokenizer: Tokenizer
+    encoder: Executor  # where long observations are tokenized
+    turnstile: Turnstile
     gate: Gate
     records: Records
     clock: Callable[[], float]  # seconds since the run's start
@@ -129,6 +133,7 @@ class Rollout:
         session: Session | None = None
         try:
             try:
+                await services.turnstile.enter()
                 session = await services.tools.open(self.spec.agent_id, self.spec.files)
                 ending = await self._turns(session)
             except (EngineError, SandboxUnavailable, SandboxFailed) as error:
@@ -157,6 +162,7 @@ class Rollout:
         while True:
             wanted_seconds = services.clock()
             waits = await services.gate.enter(self.spec.agent_id)
+            await services.turnstile.enter()
             if self._admitted_seconds is None:
                 self._admitted_seconds = services.clock()
             elif waits.paused_seconds:
@@ -204,7 +210,7 @@ class Rollout:
             return _limit("context", str(error))
         generation_seconds = services.clock() - generation_started
         services.gate.generated(self.spec.agent_id)
-
+        await services.turnstile.enter()
         tokens = transcript.account(
             generation.input_tokens,
             generation.cached_device_tokens,
@@ -323,7 +329,8 @@ class Rollout:
 
     async def _observe(self, messages: list[dict[str, Any]]) -> None:
         if sum(len(str(message["content"])) for message in messages) > _INLINE_CHARACTERS:
-            ids = await asyncio.to_thread(self._transcript.encode_observation, messages)
+            encode = self._transcript.encode_observation
+            ids = await asyncio.get_running_loop().run_in_executor(self._services.encoder, encode, messages)
         else:
             ids = self._transcript.encode_observation(messages)
         self._transcript.append(ids)

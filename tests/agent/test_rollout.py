@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from concur_batch.agent.gate import Event, Gate
 from concur_batch.agent.rollout import Rollout, Services
 from concur_batch.agent.spec import AgentSpec, AnswerCheck, Ending
 from concur_batch.agent.tokenizer import load_tokenizer
+from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.window import State, Window
 from concur_batch.engine.protocol import (
     ContextOverflow,
@@ -99,6 +101,8 @@ def make(engine: SayingEngine, desk: Desk, lines: Lines, **limits: Any) -> Servi
         tools=tools,
         specs=tools.specs(),
         tokenizer=TOKENIZER,
+        encoder=ThreadPoolExecutor(1),
+        turnstile=Turnstile(),
         gate=desk.gate,
         records=lines,
         clock=lambda: asyncio.get_running_loop().time(),
