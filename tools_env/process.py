@@ -22,7 +22,6 @@ _FLOOD_PAUSE_SECONDS = 0.001
 _REAP_SECONDS = 10.0
 
 _PR_SET_CHILD_SUBREAPER = 36
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +57,9 @@ def spawn(launch: Launch) -> Spawned:
     before it does anything, without a further program or a slow fork; and no path of the host shows in the sandbox's
     process list. bubblewrap closes both pipes before the command starts.
 
-    This process becomes the one that orphans below it are handed to (a subreaper): bubblewrap's outer process leaves
-    its inner one behind, and where the machine's process 1 is slow to reap it, or as in many containers never does,
-    the remains pile up and count against the limit on processes.
-
     Raises:
         OSError: no process could be started, for instance for want of descriptors or memory.
     """
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with ExitStack() as on_failure, ExitStack() as at_end:
 
         def pipe() -> tuple[int, int]:
@@ -116,10 +110,12 @@ def read_status(descriptor: int) -> dict[str, int]:
     return report
 
 
-def reap(pid: int, wait: bool = False) -> None:
-    """Takes the exit status of a dead (with `wait`, a dying) inner process that was handed to us, if it was."""
-    with suppress(ChildProcessError):
-        os.waitpid(pid, 0 if wait else os.WNOHANG)
+def adopt_orphans() -> None:
+    """From now on, orphans below this process become its children (it is a subreaper), and so are ours to reap.
+
+    Not from the start, because it concerns the whole process: the orphans of others are handed to it as well.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _children(pid: int) -> list[int]:
@@ -163,6 +159,19 @@ class SandboxProcess:
                 with suppress(asyncio.CancelledError):
                     await asyncio.shield(self._ended)
             raise
+
+    def remains(self) -> bool:
+        """Whether its first process is dead but not reaped. It is ours to reap if we adopted it."""
+        inner = self._report.get("child-pid")
+        if inner is None:
+            return False
+        try:
+            with suppress(ChildProcessError):
+                os.waitpid(inner, os.WNOHANG)
+            os.kill(inner, 0)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
 
     def kill(self) -> None:
         """Ends the sandbox: killing the first process of its pid namespace makes the kernel kill all others."""
@@ -217,7 +226,6 @@ class SandboxProcess:
             return
         except OSError:
             # It is killed but cannot be watched for want of descriptors.
-            self._loop.call_later(_REAP_SECONDS, reap, inner)
             self._finish()
             return
         timer = self._loop.call_later(_REAP_SECONDS, self._on_namespace_end, None)
@@ -231,7 +239,7 @@ class SandboxProcess:
             self.output.feed(f"\na process of the sandbox outlived its kill by {_REAP_SECONDS:.0f} s\n".encode())
         else:
             timer.cancel()
-            reap(self._report["child-pid"])
+            self.remains()
         self._finish()
 
     def _finish(self) -> None:

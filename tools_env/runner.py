@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tools_env import bubblewrap
 from tools_env.namespaces import UserNamespaces, agent_host_id
-from tools_env.process import Launch, SandboxProcess, spawn
+from tools_env.process import Launch, SandboxProcess, adopt_orphans, spawn
 
 FILE_SIZE_LIMIT_BYTES = 512 << 20
 """The largest file that a sandboxed process can write."""
@@ -19,6 +21,29 @@ FILE_SIZE_LIMIT_BYTES = 512 << 20
 _OPEN_FILES = 1024
 _NAMESPACED_RLIMITS = (5, 14)
 """The Linux release that counts RLIMIT_NPROC by user namespace; before, all of a user's processes would count."""
+
+
+_SPARE_PLACES = 128
+_MOST_REMAINS = 16
+"""Remains in one place at which we begin to reap ourselves; the limit on processes allows for them."""
+
+
+@dataclass(slots=True)
+class Place:
+    """Where one sandbox at a time runs: a user namespace of its own, unless bubblewrap makes one each time.
+
+    bubblewrap's outer process ends before its inner one, whose remains then wait for the machine's process 1 to reap
+    them. Until then they count in the namespace. Some take seconds over that, and in many containers process 1 never
+    does it: so places are used in turn, more of them than run at a time, and at worst we reap ourselves.
+    """
+
+    namespace: int | None
+    processes: list[SandboxProcess] = field(default_factory=list)
+
+    def remains(self) -> int:
+        """How many ended sandboxes have not been reaped yet."""
+        self.processes = [process for process in self.processes if process.remains()]
+        return len(self.processes)
 
 
 class SandboxRunner:
@@ -39,11 +64,13 @@ class SandboxRunner:
             resource.RLIMIT_NOFILE: _OPEN_FILES,
             resource.RLIMIT_CORE: 0,
         }
-        self._namespaces = UserNamespaces(max_running) if self.bubblewrap.own_namespaces else None
+        self._namespaces = UserNamespaces() if self.bubblewrap.own_namespaces else None
         if self._namespaces and _kernel() >= _NAMESPACED_RLIMITS:
-            self._limits[resource.RLIMIT_NPROC] = process_limit
-        self._free: list[int | None] = [*self._namespaces.descriptors] if self._namespaces else [None] * max_running
-        self._places = asyncio.Semaphore(max_running)
+            self._limits[resource.RLIMIT_NPROC] = process_limit + _MOST_REMAINS
+        self._running = asyncio.Semaphore(max_running)
+        self._most_places = max_running + _SPARE_PLACES
+        self._places = 0
+        self._free: deque[Place] = deque()
 
     @property
     def owner(self) -> int | None:
@@ -51,17 +78,32 @@ class SandboxRunner:
         return agent_host_id() if self._namespaces and os.geteuid() == 0 else None
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[int | None]:
-        """Waits for a free place, first come first served, and holds it: the user namespace to start a sandbox in."""
-        async with self._places:
-            namespace = self._free.pop()
+    async def place(self) -> AsyncIterator[Place]:
+        """Waits for a free place, first come first served, and holds it.
+
+        Raises:
+            OSError: no place could be made.
+        """
+        async with self._running:
+            place = self._take()
             try:
-                yield namespace
+                yield place
             finally:
-                self._free.append(namespace)
+                self._free.append(place)
+
+    def _take(self) -> Place:
+        """The place that has been free the longest, or a new one while that has remains and there are not too many."""
+        if not self._free or (self._places < self._most_places and self._free[0].remains()):
+            place = Place(self._namespaces.make() if self._namespaces else None)
+            self._places += 1
+            return place
+        place = self._free.popleft()
+        if place.remains() >= _MOST_REMAINS:
+            adopt_orphans()
+        return place
 
     def start(
-        self, place: int | None, workspace: Path, command: Sequence[str], home: str, deadline_seconds: float
+        self, place: Place, workspace: Path, command: Sequence[str], home: str, deadline_seconds: float
     ) -> SandboxProcess:
         """Starts `command` (a program and its arguments) with `workspace` as its /workspace.
 
@@ -73,12 +115,14 @@ class SandboxRunner:
         launch = Launch(
             self.bubblewrap.binary,
             self.bubblewrap.workspace_options(workspace),
-            place,
+            place.namespace,
             command,
             self.bubblewrap.environment(home),
             self._limits,
         )
-        return SandboxProcess(spawn(launch), self._output_limit_bytes, deadline_seconds)
+        process = SandboxProcess(spawn(launch), self._output_limit_bytes, deadline_seconds)
+        place.processes.append(process)
+        return process
 
     def close(self) -> None:
         """Frees the namespaces; nothing may run any more."""

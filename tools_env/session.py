@@ -130,22 +130,22 @@ class SandboxSession:
         return command
 
     async def _run(self, command: Sequence[str], deadline_seconds: float, home: str) -> ToolResult:
-        queued = time.monotonic()
-        async with self._runner.place() as place:
-            started = time.monotonic()
-            if self._closed:
-                return ToolResult("crashed", "the session was closed", queue_seconds=started - queued)
-            try:
+        queued = started = time.monotonic()
+        try:
+            async with self._runner.place() as place:
+                started = time.monotonic()
+                if self._closed:
+                    return ToolResult("crashed", "the session was closed", queue_seconds=started - queued)
                 process = self._runner.start(place, self._path, command, home, deadline_seconds)
-            except OSError as error:
-                message = f"the sandbox could not be started: {error.strerror or error}"
-                return ToolResult("crashed", message, queue_seconds=started - queued)
-            self._running.add(process)
-            try:
-                await process.wait()
-            finally:
-                self._running.discard(process)
-            seconds = time.monotonic() - started
+                self._running.add(process)
+                try:
+                    await process.wait()
+                finally:
+                    self._running.discard(process)
+                seconds = time.monotonic() - started
+        except OSError as error:
+            message = f"the sandbox could not be started: {error.strerror or error}"
+            return ToolResult("crashed", message, queue_seconds=started - queued)
         return _process_result(process, deadline_seconds, seconds, started - queued)
 
     async def _call_file_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:

@@ -10,6 +10,7 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from typing import cast
 
 import orjson
 import uvloop
@@ -28,8 +29,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is none of asyncio's
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -48,8 +48,8 @@ class Connection(asyncio.Protocol):
         status, answer = b"200 OK", _INFO
         if head.startswith(b"POST /generate"):
             rid = body[8 : body.index(b'"', 8)].decode()
-            turn = int(rid.split("-")[-2])
-            reply = self._replies[turn >= self._turns - 1]
+            turn = rid.split("-")[-2]
+            reply = self._replies[turn.isdigit() and int(turn) >= self._turns - 1]
             prompt_tokens = body[: body.index(b"]")].count(b",")  # the comma after the rid stands for the last id
             answer = orjson.dumps(
                 {

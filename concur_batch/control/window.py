@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-
 # What the paper leaves open, as this window does it; a run's manifest repeats it.
 CHOICES = {
     "victim_order": "newest admitted first",

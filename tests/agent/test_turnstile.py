@@ -1,6 +1,7 @@
 """A crowd passes the turnstile in order, a few in each turn of the loop, and others run in between."""
 
 import asyncio
+import itertools
 
 from concur_batch.agent.turnstile import Turnstile
 
@@ -19,7 +20,7 @@ async def test_a_crowd_passes_in_order_and_leaves_turns_to_others() -> None:
 
     await asyncio.gather(other(), *(agent(number) for number in range(100)))
     assert passed == list(range(100))
-    steps = [after - before for before, after in zip(between, between[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(between)]
     assert max(steps) <= 8
     assert len(between) >= 12
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -194,7 +195,7 @@ async def test_fork_bomb_is_contained(tmp_path: Path) -> None:
     assert (await neighbour.bash(command="(echo neighbour)")).output == "neighbour\n"
     result = await bomb
     assert result.status == "timeout"
-    assert 30 < int(result.output.split()[0]) < 40 and "unavailable" in result.output
+    assert 30 < int(result.output.split()[0]) <= 56 and "unavailable" in result.output
     assert (await bomber.bash(command="(echo again)")).output == "again\n"
     await environment.close()
 
@@ -270,23 +271,31 @@ def descriptors() -> list[int]:
     return sorted(int(link.name) for link in Path("/proc/self/fd").iterdir() if link.exists())
 
 
-async def test_no_remains_pile_up(agent: Agent) -> None:
-    await agent.bash(command="true")
-    before = zombies()
-    results = await asyncio.gather(*(agent.bash(command="sleep 9 & true") for _ in range(60)))
-    assert {result.status for result in results} == {"ok"}
-    assert zombies() <= before
-
-
-def zombies() -> set[str]:
-    """Our children that are dead and not reaped."""
-    found = set()
-    for status in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):
-            text = status.read_text()
-            if f"PPid:\t{os.getpid()}\n" in text and "State:\tZ" in text:
-                found.add(status.parent.name)
-    return found
+async def test_remains_do_not_use_up_the_limit_on_processes(tmp_path: Path) -> None:
+    # Nobody reaps for us, as in a container whose process 1 does not: an idle subreaper stands between us and it.
+    program = (
+        "import ctypes, subprocess, sys, time\nctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"
+        "child = subprocess.run([sys.executable, '-c', sys.argv[1], sys.argv[2]], capture_output=True, text=True)\n"
+        "print(child.stdout, child.stderr)"
+    )
+    agents = (
+        "import asyncio, os, sys\nfrom pathlib import Path\nfrom tools_env import runner\n"
+        "from tools_env.sandbox import SandboxEnvironment\nrunner._SPARE_PLACES = 2\n"
+        "async def main():\n"
+        "    environment = SandboxEnvironment(Path(sys.argv[1]), ['bash'], process_limit=8, max_running=2)\n"
+        "    session = await environment.open('a', {})\n"
+        "    calls = [session.call('bash', {'command': '(true)'}) for _ in range(150)]\n"
+        "    print({result.status for result in await asyncio.gather(*calls)})\n"
+        "    await environment.close()\nasyncio.run(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, agents, str(tmp_path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["{'ok'}"], done
 
 
 async def test_too_long_a_command_is_explained(agent: Agent) -> None:
