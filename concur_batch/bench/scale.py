@@ -1,8 +1,9 @@
 """`make bench-scale`: what a turn costs the orchestrator, at 1,000 and 4,000 agents and with a sandboxed command.
 
 The engine answers at once, from a process that is not counted. Turns per second are taken from the first request to
-the last observation, CPU from the first request to the end of the command, with Ray and all its actors. Journal, Parquet
-and the controller are on. The floors are measured in the same minute on the same machine, so that ratios are worth printing.
+the last observation, CPU from the first request to the end of the command, with Ray and all its actors. Journal,
+Parquet and the controller are on. The floors are measured in the same minute on the same machine, so that ratios are
+worth printing.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class Sampler:
         return Sample(
             usage=sum(usages) / len(usages) if usages else None,
             hit_rate=hits[0] / lookups if lookups and hits[0] is not None else None,
-            occupancy=_share(current, cached),
+            # Both figures may be of slightly different moments.
+            occupancy=None if (share := _share(current, cached)) is None else min(1.0, share),
             stale=unmoved or restarted,
             note=note,
             age_seconds=now_seconds - self._fresh_at_seconds,
