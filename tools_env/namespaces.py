@@ -61,12 +61,13 @@ class UserNamespaces:
         pid = int(keeper.stdout.readline() or -errno.EPIPE)
         if pid < 0:
             raise OSError(-pid, f"cannot make a user namespace: {os.strerror(-pid)}")
+        # Whatever fails here, the keeper's child is led to its end.
         try:
-            _map_ids(Path(f"/proc/{pid}"))
-        finally:
-            keeper.stdin.write(b"m")
-            keeper.stdout.readline()
-        try:
+            try:
+                _map_ids(Path(f"/proc/{pid}"))
+            finally:
+                keeper.stdin.write(b"m")
+                keeper.stdout.readline()
             self._descriptors.append(os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC))
         finally:
             keeper.stdin.write(b"o")
