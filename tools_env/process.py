@@ -160,18 +160,10 @@ class SandboxProcess:
                     await asyncio.shield(self._ended)
             raise
 
-    def remains(self) -> bool:
-        """Whether its first process is dead but not reaped. It is ours to reap if we adopted it."""
-        inner = self._report.get("child-pid")
-        if inner is None:
-            return False
-        try:
-            with suppress(ChildProcessError):
-                os.waitpid(inner, os.WNOHANG)
-            os.kill(inner, 0)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+    @property
+    def inner_pid(self) -> int | None:
+        """The process id of the sandbox's first process, if it came up."""
+        return self._report.get("child-pid")
 
     def kill(self) -> None:
         """Ends the sandbox: killing the first process of its pid namespace makes the kernel kill all others."""
@@ -233,13 +225,14 @@ class SandboxProcess:
 
     def _on_namespace_end(self, timer: asyncio.TimerHandle | None) -> None:
         self._loop.remove_reader(self._pidfd)
+        with suppress(ChildProcessError):  # Only ours to reap if we adopt orphans.
+            os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
         os.close(self._pidfd)
         if timer is None:
             self._report.pop("exit-code", None)
             self.output.feed(f"\na process of the sandbox outlived its kill by {_REAP_SECONDS:.0f} s\n".encode())
         else:
             timer.cancel()
-            self.remains()
         self._finish()
 
     def _finish(self) -> None:

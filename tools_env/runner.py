@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +22,6 @@ FILE_SIZE_LIMIT_BYTES = 512 << 20
 _OPEN_FILES = 1024
 _NAMESPACED_RLIMITS = (5, 14)
 """The Linux release that counts RLIMIT_NPROC by user namespace; before, all of a user's processes would count."""
-
 
 _SPARE_PLACES = 128
 _MOST_REMAINS = 16
@@ -38,12 +38,19 @@ class Place:
     """
 
     namespace: int | None
-    processes: list[SandboxProcess] = field(default_factory=list)
+    process: SandboxProcess | None = None
+    _ended: list[int] = field(default_factory=list)
+
+    def vacate(self) -> None:
+        """The sandbox in it has ended."""
+        if self.process and self.process.inner_pid:
+            self._ended.append(self.process.inner_pid)
+        self.process = None
 
     def remains(self) -> int:
         """How many ended sandboxes have not been reaped yet."""
-        self.processes = [process for process in self.processes if process.remains()]
-        return len(self.processes)
+        self._ended = [pid for pid in self._ended if Path(f"/proc/{pid}").exists()]
+        return len(self._ended)
 
 
 class SandboxRunner:
@@ -89,14 +96,18 @@ class SandboxRunner:
             try:
                 yield place
             finally:
+                place.vacate()
                 self._free.append(place)
 
     def _take(self) -> Place:
         """The place that has been free the longest, or a new one while that has remains and there are not too many."""
         if not self._free or (self._places < self._most_places and self._free[0].remains()):
-            place = Place(self._namespaces.make() if self._namespaces else None)
-            self._places += 1
-            return place
+            with suppress(OSError):
+                place = Place(self._namespaces.make() if self._namespaces else None)
+                self._places += 1
+                return place
+        if not self._free:
+            raise OSError(errno.EAGAIN, "no user namespace could be made")
         place = self._free.popleft()
         if place.remains() >= _MOST_REMAINS:
             adopt_orphans()
@@ -120,9 +131,8 @@ class SandboxRunner:
             self.bubblewrap.environment(home),
             self._limits,
         )
-        process = SandboxProcess(spawn(launch), self._output_limit_bytes, deadline_seconds)
-        place.processes.append(process)
-        return process
+        place.process = SandboxProcess(spawn(launch), self._output_limit_bytes, deadline_seconds)
+        return place.process
 
     def close(self) -> None:
         """Frees the namespaces; nothing may run any more."""

@@ -14,7 +14,7 @@ from enum import StrEnum
 FULL_OCCUPANCY = 0.8
 # The paper's warmup and recovered hit rates are about 0.9 and its collapsed ones below 0.4; between the two.
 RECOVERED_HIT_RATE = 0.65
-# One period's hit rate may rest on a single request; a recovery must show over so many periods with look-ups.
+# One period's hit rate may rest on a single request; the mean of so many periods with look-ups decides.
 _PERIODS = 5
 
 
@@ -42,8 +42,9 @@ class PhaseTracker:
             self._hit_rates.append(hit_rate)
         full = occupancy >= FULL_OCCUPANCY
         known = len(self._hit_rates) == _PERIODS
-        recovered = known and min(self._hit_rates) >= RECOVERED_HIT_RATE and waiting == 0
-        collapsed = known and max(self._hit_rates) < RECOVERED_HIT_RATE
+        hits_again = known and sum(self._hit_rates) / _PERIODS >= RECOVERED_HIT_RATE
+        recovered = hits_again and waiting == 0
+        collapsed = known and not hits_again
         match self.phase:
             case Phase.WARMUP if full:
                 self.phase = Phase.MIDDLE
