@@ -34,7 +34,8 @@ class SandboxEnvironment:
 
     At most `max_running` sandboxes run at a time (3 per core unless given); further calls wait their turn, which is
     what `ToolResult.queue_seconds` counts. `memory_limit_bytes` is the address space of each process and
-    `process_limit` the number of processes (threads too, and two of bubblewrap's own) in a running sandbox.
+    `process_limit` the number of processes (threads too, and two of bubblewrap's own) in a running sandbox, give or
+    take the remains of earlier ones (at most 16, see `runner.py`).
     Any number of environments, in any number of processes, can share a root.
 
     Raises:
