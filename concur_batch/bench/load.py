@@ -37,9 +37,10 @@ def engine_server(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 @contextmanager
-def mock_server(turns: int) -> Iterator[str]:
+def mock_server(turns: int, tool: str, arguments: Mapping[str, Any]) -> Iterator[str]:
     """An engine that answers at once with ready replies, so many turns an agent; gives its URL."""
-    with _serving("concur_batch.bench.mock_server", str(DEMO_MODEL), str(turns)) as url:
+    call = (tool, json.dumps(arguments))
+    with _serving("concur_batch.bench.mock_server", str(DEMO_MODEL), str(turns), *call) as url:
         yield url
 
 

@@ -72,15 +72,18 @@ class Connection(asyncio.Protocol):
         )  # fmt: skip
 
 
-async def serve(tokenizer: Path, turns: int) -> None:
-    """Serve on a free port of this machine until SIGTERM; prints the address."""
+async def serve(tokenizer: Path, turns: int, tool: str, arguments: str) -> None:
+    """Serve on a free port of this machine until SIGTERM; prints the address.
+
+    Every turn of an agent but its last calls `tool` with `arguments`, a JSON object.
+    """
     encoder = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
 
     def reply(name: str, arguments: str) -> list[int]:
         call = f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call><|im_end|>'
         return list(encoder.encode(f"One more step of the work is due.\n{call}", add_special_tokens=False).ids)
 
-    call, submit = reply("work", '{"step": 1}'), reply("submit", '{"answer": "done"}')
+    call, submit = reply(tool, arguments), reply("submit", '{"answer": "done"}')
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Connection(call, submit, turns), "127.0.0.1", 0, backlog=4096)
     print(f"mock engine on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
@@ -90,4 +93,4 @@ async def serve(tokenizer: Path, turns: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(Path(sys.argv[1]), int(sys.argv[2])))
+    uvloop.run(serve(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

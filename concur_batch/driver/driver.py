@@ -13,6 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray.exceptions import RayActorError
+
 from concur_batch.agent.host import AgentHost, HostConfig
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
@@ -178,7 +181,10 @@ class Driver:
             per_generation=make_policy(workload.control, len(self._agents)).per_generation,
         )
         host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
-        await host.open.remote()
+        try:
+            await host.open.remote()
+        except RayActorError as error:
+            raise RunFailed(f"{name} could not start: {_cause(error)}") from None
         self._hosts[name] = host
         return name
 
@@ -199,7 +205,7 @@ class Driver:
                     error = task.exception()
                     if error is None:
                         continue
-                    if not _is_death(error):
+                    if not isinstance(error, RayActorError):
                         raise RunFailed(f"{host} failed: {_cause(error)}")
                     replacements += 1
                     if replacements > _HOST_REPLACEMENTS:
@@ -273,8 +279,6 @@ class Driver:
         if self._engine is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self._engine.stop(), 60)
-        import ray
-
         for actor in [*self._hosts.values(), self._controller, *self._recorders.values()]:
             if actor is not None:
                 ray.kill(actor)
@@ -308,12 +312,6 @@ async def _answer(ref: Any) -> Any:
         return await asyncio.wait_for(_await_ref(ref), 5)
     except Exception:
         return None
-
-
-def _is_death(error: BaseException) -> bool:
-    from ray.exceptions import RayActorError, WorkerCrashedError
-
-    return isinstance(error, RayActorError | WorkerCrashedError)
 
 
 def _cause(error: BaseException) -> str:
