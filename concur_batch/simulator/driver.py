@@ -23,7 +23,8 @@ class Driver:
         self._origin = self._loop.time()
         self._wall_origin = time.time()
         self._pending: dict[str, asyncio.Future[Completion]] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._fires_at = 0.0
         self._serial = itertools.count()
 
     async def generate(
@@ -90,9 +91,11 @@ class Driver:
             return
         when = self._origin + event / self._time_scale
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._fires_at <= when:
                 return  # it fires first, and arms the next
             self._timer.cancel()
+        # Kept beside the timer: uvloop makes no TimerHandle for a moment that has passed.
+        self._fires_at = when
         self._timer = self._loop.call_at(when, self._wake)
 
     def _wake(self) -> None:
