@@ -29,6 +29,10 @@ from tools_env.workspace import FileProblem, Workspace
 __all__ = ["SandboxEnvironment", "SandboxSession", "SandboxUnavailable", "check", "sweep"]
 
 
+SANDBOXES_PER_CORE = 3
+"""How many sandboxes run at a time unless told otherwise: some wait for the disk or sleep while others compute."""
+
+
 class SandboxEnvironment:
     """The tools `names`, each agent in its own workspace below `root`.
 
@@ -63,7 +67,7 @@ class SandboxEnvironment:
         self._specs = [CATALOGUE[name] for name in names]
         self._memory_limit_bytes = memory_limit_bytes
         self._process_limit = process_limit
-        self._max_running = max_running or 3 * (os.cpu_count() or 1)
+        self._max_running = max_running or SANDBOXES_PER_CORE * (os.cpu_count() or 1)
         self._starting = asyncio.Lock()
         self._live: LiveDirectory | None = None
         self._runner: SandboxRunner | None = None

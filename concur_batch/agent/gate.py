@@ -53,7 +53,7 @@ class Gate:
         self._per_generation = per_generation
         self._entries: dict[str, _Entry] = {}
         self._changed: set[str] = set()
-        self._draining = False
+        self.draining = False
 
     async def enter(self, agent: str) -> Waits:
         """Pass to the next generation, or wait for a grant; raises Draining once the run is stopping."""
@@ -68,7 +68,7 @@ class Gate:
         elif not entry.allowed:
             entry.state = State.PAUSED
             self._report(Event("boundary", agent, entry.epoch))
-        while not entry.allowed and not self._draining:
+        while not entry.allowed and not self.draining:
             began = time.monotonic()
             entry.waiter = asyncio.get_running_loop().create_future()
             try:
@@ -83,7 +83,7 @@ class Gate:
                     waits.paused_seconds += waited
                 case _:
                     waits.queue_seconds += waited
-        if self._draining:
+        if self.draining:
             raise Draining
         entry.state, entry.admitted = State.ACTIVE, True
         self._changed.add(agent)
@@ -112,12 +112,18 @@ class Gate:
             if entry is None or permit.epoch <= entry.epoch:
                 continue
             entry.epoch, entry.allowed = permit.epoch, permit.allowed
-            if permit.allowed and entry.waiter is not None and not entry.waiter.done():
+            if entry.waiter is None:
+                continue
+            if not permit.allowed:
+                # It waits already, and its last report is void by now: this mark takes effect at once.
+                entry.state = State.PAUSED
+                self._report(Event("boundary", permit.agent, permit.epoch))
+            elif not entry.waiter.done():
                 entry.waiter.set_result(None)
 
     def drain(self) -> None:
         """Let nobody pass any more; those who wait get Draining."""
-        self._draining = True
+        self.draining = True
         for entry in self._entries.values():
             if entry.waiter is not None and not entry.waiter.done():
                 entry.waiter.set_result(None)
@@ -125,7 +131,8 @@ class Gate:
     def take_changes(self) -> list[tuple[str, str]]:
         """(agent, state) of place holders whose state changed since the last call."""
         changed, self._changed = self._changed, set()
-        return [(agent, self._entries[agent].state.value) for agent in changed if agent in self._entries]
+        known = ((agent, self._entries[agent].state) for agent in changed if agent in self._entries)
+        return [(agent, state.value) for agent, state in known if state in (State.ACTIVE, State.TOOL_WAIT)]
 
     def census(self) -> list[Membership]:
         """All agents here, in order of arrival, for a controller that starts anew."""
@@ -135,4 +142,6 @@ class Gate:
         ]
 
     def _holds_place(self, entry: _Entry) -> bool:
-        return entry.state is State.ACTIVE or (entry.state is State.TOOL_WAIT and not self._per_generation)
+        if entry.allowed or entry.state is State.ACTIVE:
+            return True
+        return entry.state is State.TOOL_WAIT and not self._per_generation

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,18 +17,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ray.exceptions import ActorDiedError, RayError
+
 from concur_batch.agent.gate import Draining, Event, Gate
-from concur_batch.agent.outbox import Outbox
 from concur_batch.agent.prompting import Format
 from concur_batch.agent.rollout import Rollout, Services
-from concur_batch.agent.spec import AgentSpec, Ending
+from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tokenizer import load_tokenizer
 from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.window import Membership, Permit
 from concur_batch.engine.sglang import SglangEngine
 from concur_batch.trace.encode import encode
+from concur_batch.trace.outbox import Outbox
 from concur_batch.workload.schema import Limits, Sampling, SandboxTools, SyntheticTools
-from tools_env.sandbox import SandboxEnvironment
+from tools_env.sandbox import SANDBOXES_PER_CORE, SandboxEnvironment
 from tools_env.spec import ToolEnvironment
 from tools_env.synthetic import SyntheticEnvironment
 
@@ -60,6 +61,7 @@ class HostConfig:
     page_size: int
     seed: int
     per_generation: bool
+    hosts_on_node: int  # which share its sandboxes
 
 
 class AgentHost:
@@ -81,10 +83,10 @@ class AgentHost:
         self._rewards: list[float] = []
         self._lags_seconds: list[float] = []
         self._unreported_recomputed = 0
-        self._draining = False
+        self._fatal: str | None = None
 
-    async def open(self) -> dict[str, Any]:
-        """Connect to the engine and start reporting; returns where this host runs."""
+    async def open(self) -> None:
+        """Connect to the engine and start reporting."""
         config = self._config
         self._engine = SglangEngine(config.engine_url, config.request_seconds, config.retries, config.api_key)
         self._events: Outbox[Event] = Outbox(self._report)
@@ -115,18 +117,12 @@ class AgentHost:
         # Thousands of living coroutines make full collections slow, and there is next to nothing cyclic to collect.
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)
-        return {"node": socket.gethostname(), "pid": os.getpid()}
 
-    async def run(self, specs: Sequence[AgentSpec]) -> dict[str, int]:
-        """Run these agents to their ends; returns counts by status. Several calls may be under way."""
-        endings = await asyncio.gather(*(self._run_agent(spec) for spec in specs))
+    async def run(self, specs: Sequence[AgentSpec]) -> None:
+        """Run these agents to their ends, with all of it recorded. Several calls may be under way."""
+        await asyncio.gather(*(self._run_agent(spec) for spec in specs))
         await self._records.sent()
         await self._events.sent()
-        counts: dict[str, int] = {}
-        for ending in endings:
-            status = "unfinished" if ending is None else ending.status
-            counts[status] = counts.get(status, 0) + 1
-        return counts
 
     async def permit(self, permits: list[Permit]) -> None:
         """Take the controller's permits."""
@@ -134,7 +130,6 @@ class AgentHost:
 
     async def drain(self) -> None:
         """Start no further turn; agents end after the turn they are in, with all of it recorded."""
-        self._draining = True
         self._gate.drain()
 
     async def status(self) -> dict[str, Any]:
@@ -148,11 +143,9 @@ class AgentHost:
             "sums": sums,
             "endings": dict(self._endings),
             "rewards": (len(self._rewards), sum(self._rewards)),
-            "running": len(self._running),
             "loop_lag_p99_seconds": lags[int(len(lags) * 0.99)] if lags else 0.0,
-            "cpu_seconds": time.process_time(),
-            "backlog_records": self._records.backlog,
             "recorder_error": str(self._records.last_error) if self._records.last_error else None,
+            "fatal": self._fatal,
         }
 
     async def close(self) -> None:
@@ -165,8 +158,8 @@ class AgentHost:
         await self._tools.close()
         self._encoder.shutdown(wait=False)
 
-    async def _run_agent(self, spec: AgentSpec) -> Ending | None:
-        """All attempts of one agent. None: the run was stopped before its end, so that it has no final row."""
+    async def _run_agent(self, spec: AgentSpec) -> None:
+        """All attempts of one agent. If the run is stopped before its end, it has no final row."""
         for attempt in range(spec.attempt, spec.attempt + self._config.attempts):
             rollout = Rollout(replace(spec, attempt=attempt), self._services)
             self._running[spec.agent_id] = rollout
@@ -174,12 +167,12 @@ class AgentHost:
                 ending, row = await rollout.run()
             except Draining:
                 self._count(rollout)
-                return None
+                return
             last = attempt + 1 == spec.attempt + self._config.attempts
             final = last or ending.failure_class != "infrastructure"
-            if not final and self._draining:
+            if not final and self._gate.draining:
                 self._count(rollout)
-                return None
+                return
             number = self._records.put(encode("agents", {**row, "final": final}))
             self._count(rollout)
             if final:
@@ -188,8 +181,7 @@ class AgentHost:
                 if row.get("reward") is not None:
                     self._rewards.append(row["reward"])
                 await self._records.sent(number)
-                return ending
-        raise AssertionError("an agent has at least one attempt")
+                return
 
     def _count(self, rollout: Rollout) -> None:
         self._running.pop(rollout.spec.agent_id, None)
@@ -207,7 +199,11 @@ class AgentHost:
         await self._controller.introduce.remote(self._config.name, _this_actor(), census)
 
     async def _commit(self, lines: list[bytes]) -> None:
-        await self._recorder.commit.remote(b"".join(lines))
+        try:
+            await self._recorder.commit.remote(b"".join(lines))
+        except ActorDiedError as error:  # for good: one that restarts is only unavailable
+            self._fatal = f"the recorder is gone: {error}"
+            raise
 
     async def _beat(self) -> None:
         """Tell the controller what it records but need not know at once."""
@@ -218,7 +214,7 @@ class AgentHost:
                 known = await self._controller.beat.remote(self._config.name, changes, recomputed)
                 if not known:
                     await self._introduce()
-            except Exception:  # a controller that restarts; its successor asks for a census
+            except RayError:  # a controller that restarts; its successor asks for a census
                 await asyncio.sleep(_BEAT_SECONDS)
             await asyncio.sleep(_BEAT_SECONDS)
 
@@ -269,7 +265,7 @@ def make_tools(config: HostConfig) -> ToolEnvironment:
         output_limit_bytes=tools.output_limit_bytes,
         memory_limit_bytes=tools.memory_limit_bytes,
         process_limit=tools.process_limit,
-        max_running=tools.max_running,
+        max_running=max(1, (tools.max_running or SANDBOXES_PER_CORE * (os.cpu_count() or 1)) // config.hosts_on_node),
     )
 
 

@@ -38,9 +38,13 @@ _INLINE_CHARACTERS = 500
 
 
 class Records(Protocol):
-    """Where rows go. `put` never blocks."""
+    """Where rows go."""
 
     def put(self, item: bytes) -> int: ...
+
+    async def room(self) -> None:
+        """Wait while too many rows are not yet durable."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,9 @@ class Rollout:
         # Of a fixed width, since engines abort by rid prefix; unique among the runs that share an engine.
         digest = hashlib.blake2b(f"{services.run}\0{spec.agent_id}".encode(), digest_size=8).hexdigest()
         self._rid = f"{digest}-{spec.attempt:02d}"
+        # Each attempt asks for a place of its own: no permit of the one before can be taken for its own.
+        self._place = f"{spec.agent_id}#{spec.attempt}"
+        self._session: Session | None = None
         self._key = {
             "agent_id": spec.agent_id,
             "task_id": spec.task_id,
@@ -130,47 +137,48 @@ class Rollout:
     async def run(self) -> tuple[Ending, dict[str, Any]]:
         """Run to the end; returns it and the agent's row, whose `final` the caller decides. Raises Draining."""
         services = self._services
-        session: Session | None = None
         try:
             try:
-                await services.turnstile.enter()
-                session = await services.tools.open(self.spec.agent_id, self.spec.files)
-                ending = await self._turns(session)
+                ending = await self._turns()
             except (EngineError, SandboxUnavailable, SandboxFailed) as error:
                 ending = Ending("failed", type(error).__name__, "infrastructure", str(error))
             except Draining:
                 raise
             except Exception as error:  # a fault of ours, or one that nobody foresaw: only this agent notices
                 ending = Ending("failed", "error", "infrastructure", f"{type(error).__name__}: {error}")
-            services.gate.leave(self.spec.agent_id)  # before the check: it needs no place at the engine
+            services.gate.leave(self._place)  # before the check: it needs no place at the engine
             row = self._row(ending)
             if ending.status != "failed" and self.spec.check is not None:
-                row |= await self._verify(self.spec.check, session, ending)
+                row |= await self._verify(self.spec.check, ending)
             return ending, row
         finally:
-            services.gate.leave(self.spec.agent_id)
-            if session is not None:
-                with contextlib.suppress(OSError):  # a workspace that stays behind is swept with the run's others
-                    await session.close(keep=services.keep_workspaces)
+            services.gate.leave(self._place)
+            if self._session is not None:
+                with contextlib.suppress(Exception):  # a workspace that stays behind is swept at the run's end
+                    await self._session.close(keep=services.keep_workspaces)
 
-    async def _turns(self, session: Session) -> Ending:
+    async def _turns(self) -> Ending:
         services = self._services
+        await services.turnstile.enter()
         messages, tools = initial_messages(
             services.system, self.spec.prompt, services.specs, services.format, services.tokenizer.template
         )
         self._transcript.start(messages, tools)
         while True:
-            wanted_seconds = services.clock()
-            waits = await services.gate.enter(self.spec.agent_id)
-            await services.turnstile.enter()
-            if self._admitted_seconds is None:
-                self._admitted_seconds = services.clock()
-            elif waits.paused_seconds:
-                self.tally.pauses += 1
             ending = self._over_limit()
             if ending is not None:
                 return ending
-            ending = await self._turn(session, wanted_seconds, waits)
+            wanted_seconds = services.clock()
+            await services.records.room()
+            waits = await services.gate.enter(self._place)
+            await services.turnstile.enter()
+            if self._session is None:
+                self._admitted_seconds = services.clock()
+                self._session = await services.tools.open(self.spec.agent_id, self.spec.files)
+            elif waits.paused_seconds:
+                self.tally.pauses += 1
+            # A pause may have outlasted the wall clock's limit.
+            ending = self._over_limit() or await self._turn(self._session, wanted_seconds, waits)
             if ending is not None:
                 return ending
 
@@ -184,20 +192,25 @@ class Rollout:
             return _limit("output_tokens", f"{limits.output_tokens} output tokens")
         if limits.active_seconds is not None and tally.active_seconds >= limits.active_seconds:
             return _limit("active_seconds", f"{limits.active_seconds:g} s of generation and tools")
-        wall_seconds = self._services.clock() - (self._admitted_seconds or self._started_seconds)
-        if limits.wall_seconds is not None and wall_seconds >= limits.wall_seconds:
+        admitted_seconds, now_seconds = self._admitted_seconds, self._services.clock()
+        if (
+            limits.wall_seconds is not None
+            and admitted_seconds is not None
+            and now_seconds - admitted_seconds >= limits.wall_seconds
+        ):
             return _limit("wall_seconds", f"{limits.wall_seconds:g} s since its admission")
         return None
 
     async def _turn(self, session: Session, wanted_seconds: float, waits: Waits) -> Ending | None:
         services, transcript, tally = self._services, self._transcript, self.tally
-        room = services.context_tokens - len(transcript.ids)
+        bounds = {"length": services.sampling.max_tokens, "context": services.context_tokens - len(transcript.ids)}
         if services.limits.output_tokens is not None:
-            room = min(room, services.limits.output_tokens - tally.output_tokens)
+            bounds["output_tokens"] = services.limits.output_tokens - tally.output_tokens
+        bound = min(bounds, key=lambda name: bounds[name])
         request = GenerationRequest(
             rid=f"{self._rid}-{tally.turns:05d}",
             input_ids=transcript.ids,
-            max_new_tokens=min(services.sampling.max_tokens, room),
+            max_new_tokens=bounds[bound],
             seed=self.spec.seed,
             sampling=sampling_parameters(services.sampling),
             logprobs=services.sampling.logprobs,
@@ -209,7 +222,7 @@ class Rollout:
         except ContextOverflow as error:
             return _limit("context", str(error))
         generation_seconds = services.clock() - generation_started
-        services.gate.generated(self.spec.agent_id)
+        services.gate.generated(self._place)
         await services.turnstile.enter()
         tokens = transcript.account(
             generation.input_tokens,
@@ -228,7 +241,7 @@ class Rollout:
         results, tool_rows = await self._execute(session, calls)
         tool_queue_seconds = sum(result.queue_seconds for result in results)
         tool_seconds = services.clock() - tools_started - tool_queue_seconds
-        ending, messages = self._consequence(action, calls, results)
+        ending, messages = self._consequence(action, calls, results, bound)
         if messages:
             await self._observe(messages)
 
@@ -304,15 +317,16 @@ class Rollout:
         return results, rows
 
     def _consequence(
-        self, action: Any, calls: Sequence[Call], results: Sequence[ToolResult]
+        self, action: Any, calls: Sequence[Call], results: Sequence[ToolResult], bound: str
     ) -> tuple[Ending | None, list[dict[str, Any]]]:
-        """Whether the turn ends the agent, and the observation messages if it does not."""
+        """Whether the turn ends the agent, and the observation messages if it does not; `bound` is what its output
+        would be cut by."""
         services = self._services
         match action:
             case Answer(text=text):
                 return Ending("finished", "answer", answer=text), []
             case Truncated():
-                return _limit("length", "the turn's output was cut by its token limit; nothing in it was executed"), []
+                return _limit(bound, "the turn's output was cut at its token limit; nothing in it was executed"), []
             case Malformed(reason=reason):
                 self.tally.malformed_turns += 1
                 self._malformed_in_a_row += 1
@@ -335,19 +349,23 @@ class Rollout:
             ids = self._transcript.encode_observation(messages)
         self._transcript.append(ids)
 
-    async def _verify(
-        self, check: CommandCheck | AnswerCheck, session: Session | None, ending: Ending
-    ) -> dict[str, Any]:
+    async def _verify(self, check: CommandCheck | AnswerCheck, ending: Ending) -> dict[str, Any]:
         """The reward columns. A check that could not be run leaves the reward null and says why."""
         began = time.monotonic()
-        reward: float | None
-        match check:
-            case AnswerCheck():
-                reward, output = verify_answer(ending.answer, check.expected, check.match), None
-            case CommandCheck():
-                assert isinstance(session, SandboxSession)  # a workload with commands to check has a sandbox
-                verdict = await verify_command(session, check.command, check.files, check.deadline_seconds)
-                reward, output = verdict.reward, verdict.output
+        reward: float | None = None
+        output: str | None = None
+        try:
+            match check:
+                case AnswerCheck():
+                    reward = verify_answer(ending.answer, check.expected, check.match)
+                case CommandCheck():
+                    if self._session is None:  # it ended before its first turn
+                        self._session = await self._services.tools.open(self.spec.agent_id, self.spec.files)
+                    assert isinstance(self._session, SandboxSession)  # a workload with such a check has a sandbox
+                    verdict = await verify_command(self._session, check.command, check.files, check.deadline_seconds)
+                    reward, output = verdict.reward, verdict.output
+        except Exception as error:  # whatever it was, it says nothing of the agent's work
+            output = f"the check could not be run: {type(error).__name__}: {error}"
         return {"reward": reward, "verify_output": output, "verify_seconds": time.monotonic() - began}
 
     def _row(self, ending: Ending) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+
 import typer
 
 from concur_batch.cli.run import run
@@ -18,11 +21,10 @@ app.command()(run)
 app.command()(schema)
 
 
-@app.callback()
-def _verbs() -> None:
-    """Makes typer keep the verbs even where there is one only."""
-
-
 def main() -> None:
-    """Entry point."""
-    app()
+    """Entry point. A Ctrl-C before a run has begun, or after, finds nothing to save."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("concur: stopped", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tokenizer import TokenizerError, load_tokenizer
 from concur_batch.driver.cluster import Cluster, ClusterError
 from concur_batch.driver.directory import make_run_directory
@@ -21,6 +22,7 @@ from concur_batch.report.live import make_view
 from concur_batch.report.summary import summarize
 from concur_batch.report.table import plan_table, summary_table
 from concur_batch.trace.files import TraceError
+from concur_batch.trace.manifest import write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.workload.dryrun import plan
 from concur_batch.workload.errors import InputError
@@ -29,9 +31,6 @@ from concur_batch.workload.loading import Loaded, load, load_tasks
 from concur_batch.workload.schema import SandboxTools, SimulatedEngine
 from concur_batch.workload.tasks import Task
 from tools_env.bubblewrap import check
-
-# Endings that are nobody's result: the agent could not do its work.
-_NOT_A_RESULT = ("infrastructure", "tool", "cancelled")
 
 
 def run(
@@ -72,7 +71,32 @@ def run(
 def _run(loaded: Loaded, tasks: list[Task], ray_address: str | None, console: Console, as_json: bool) -> int:
     workload = loaded.workload
     agents = make_agents(workload, tasks)
-    run_dir = make_run_directory(workload.output, workload.name, workload.model.tokenizer)
+    load_tokenizer(workload.model.tokenizer)  # what is wrong with it is told before anything is started
+    try:
+        run_dir = make_run_directory(workload.output, workload.name, workload.model.tokenizer)
+    except TraceError as error:
+        mend = "give a directory that can be written"
+        raise InputError([loaded.source.problem(("output",), str(error), mend)]) from None
+    outcome = _drive(loaded, tasks, agents, run_dir, ray_address, console)
+    summary = summarize(Run(run_dir))
+    console.print(summary_table(summary))
+    console.print(summary["run_dir"], soft_wrap=True, highlight=False)
+    if summary["unfinished"]:
+        console.print(f"{summary['unfinished']} agents have not ended; what they did is saved there")
+    if as_json:
+        print(json.dumps(summary))
+    return _exit_code(outcome, summary)
+
+
+def _drive(
+    loaded: Loaded,
+    tasks: list[Task],
+    agents: list[AgentSpec],
+    run_dir: Path,
+    ray_address: str | None,
+    console: Console,
+) -> Outcome:
+    workload = loaded.workload
     engine = "SIMULATED engine" if isinstance(workload.engine, SimulatedEngine) else workload.engine.kind
     title = f"{run_dir.name} · {len(agents)} agents · {workload.model.name} on {engine} · {workload.control.policy}"
     manifest: dict[str, Any] = {
@@ -80,27 +104,20 @@ def _run(loaded: Loaded, tasks: list[Task], ray_address: str | None, console: Co
         "workload_file": str(loaded.path),
         "identity": identity(workload, tasks_digest(tasks, workload.verify)),
     }
+    write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(agents), "status": "starting"})
     with make_view(console, title) as view:
         cluster = Cluster(ray_address)
         try:
             driver = Driver(workload, loaded.system, agents, run_dir, cluster, view.show, view.note)
-            outcome = asyncio.run(driver.run(manifest))
+            return asyncio.run(driver.run(manifest))
         finally:
             cluster.close()
-    summary = summarize(Run(run_dir))
-    console.print(summary_table(summary))
-    if summary["unfinished"]:
-        console.print(f"{summary['unfinished']} agents have not ended; what they did is saved in {run_dir}")
-    if as_json:
-        print(json.dumps(summary))
-    return _exit_code(outcome, summary)
 
 
 def _exit_code(outcome: Outcome, summary: dict[str, Any]) -> int:
     if outcome.signal is not None:
         return 128 + outcome.signal
-    failed = sum(summary["failures"].get(name, 0) for name in _NOT_A_RESULT)
-    return 1 if failed or summary["unfinished"] else 0
+    return 1 if summary["failed"] or summary["unfinished"] else 0
 
 
 def _check_sandbox(loaded: Loaded) -> None:

@@ -15,6 +15,7 @@ from concur_batch.engine.sglang import SglangEngine
 from concur_batch.engine.signals import Sample, Sampler
 from concur_batch.report.phases import PhaseTracker
 from concur_batch.trace.encode import encode
+from concur_batch.trace.outbox import Outbox
 from concur_batch.workload.schema import AgentCap, Concur, NoControl, RequestCap
 
 # How long a restarted controller waits for hosts that do not come back.
@@ -47,12 +48,11 @@ class Controller:
         self._recorder = _named_actor(recorder) if isinstance(recorder, str) else recorder
         self._policy: Policy = make_policy(config.control, config.agents)
         # Nobody is granted anything before the hosts have told what they hold: this may be a restart.
-        self._window = Window(capacity=0, per_generation=self._policy.per_generation)
+        self._window = Window(None, self._policy.per_generation, granting=False)
         self._sampler = Sampler()
         self._phases = PhaseTracker()
         self._hosts: dict[str, Any] = {}
         self._host_of: dict[str, str] = {}
-        self._granting = False
         self._period = 0
         self._recomputed_tokens = 0
         self._offset = time.monotonic() - (time.time() - config.started_at)
@@ -63,6 +63,7 @@ class Controller:
         """Start the control loop."""
         if self._loop is None:
             self._engine = SglangEngine(self._config.engine_url, 10, 0, self._config.api_key)
+            self._records: Outbox[bytes] = Outbox(self._commit)
             self._loop = asyncio.create_task(self._control())
 
     async def introduce(self, host: str, handle: Any, census: list[Membership]) -> None:
@@ -105,19 +106,20 @@ class Controller:
             self._window.observe(agent, State(state))
         return True
 
-    async def lost(self, host: str) -> int:
-        """A host is gone: its agents' places are free. Returns how many agents it had."""
+    async def lost(self, host: str) -> None:
+        """A host is gone: its agents' places are free."""
         self._hosts.pop(host, None)
         agents = [agent for agent, owner in self._host_of.items() if owner == host]
         for agent in agents:
             del self._host_of[agent]
-            self._push(self._window.release(agent))
-        return len(agents)
+        self._push(self._window.release(*agents))
 
     async def status(self) -> dict[str, Any]:
-        """The last control row, with the window as it is now."""
+        """The last control row, with the window as it is now; `problem` is what ended the control loop, if anything."""
+        ended = self._loop is not None and self._loop.done() and not self._loop.cancelled()
         return {
             **self._last_row,
+            "problem": repr(self._loop.exception()) if ended and self._loop is not None else None,
             "window": self._window.capacity,
             "places_held": self._window.places_held,
             "waiting": self._window.waiting,
@@ -130,14 +132,15 @@ class Controller:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
             self._loop = None
-            if self._granting:
-                await self._step([await self._read()])
+            if self._window.granting:
+                self._step([await self._read()])
+            await self._records.sent()
+            await self._records.close()
             await self._engine.close()
 
     def _grant(self) -> None:
         """Begin to grant. After a restart the window goes on from the places that are held."""
-        if not self._granting:
-            self._granting = True
+        if not self._window.granting:
             self._push(self._window.resize(self._policy.start(self._window.places_held)))
 
     def _push(self, permits: list[Permit]) -> None:
@@ -159,10 +162,13 @@ class Controller:
                 next_seconds = max(next_seconds + period_seconds / count, time.monotonic())
                 await asyncio.sleep(next_seconds - time.monotonic())
                 readings.append(await self._read())
-            if not self._granting and time.monotonic() - opened > _INTRODUCTION_SECONDS:
+            if not self._window.granting and time.monotonic() - opened > _INTRODUCTION_SECONDS:
                 self._grant()
-            if self._granting:
-                await self._step(readings)
+            if self._window.granting:
+                self._step(readings)
+
+    async def _commit(self, lines: list[bytes]) -> None:
+        await self._recorder.commit.remote(b"".join(lines))
 
     async def _read(self) -> Reading | None:
         try:
@@ -170,17 +176,14 @@ class Controller:
         except EngineError:
             return None
 
-    async def _step(self, readings: list[Reading | None]) -> None:
+    def _step(self, readings: list[Reading | None]) -> None:
         """One control period: sample, verdict, permits, record."""
         sample = self._sampler.sample([reading for reading in readings if reading is not None], time.monotonic())
         verdict = self._policy.step(self._window.capacity, sample)
         self._push(self._window.resize(verdict.after))
         self._last_row = self._row(sample, verdict)
         self._period += 1
-        try:
-            await self._recorder.commit.remote(encode("control", self._last_row))
-        except Exception as error:  # control goes on without its record, and says so
-            self._last_row["record_error"] = str(error)
+        self._records.put(encode("control", self._last_row))
 
     def _row(self, sample: Sample, verdict: Verdict) -> dict[str, Any]:
         counts, moves = self._window.counts(), self._window.take_moves()

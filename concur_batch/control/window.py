@@ -25,6 +25,7 @@ CHOICES = {
     "victim_order": "newest admitted first",
     "resume_order": "paused agents before new ones, each first in, first out",
     "pause_point": "between a tool's end and the next generation",
+    "after_controller_restart": "no grants until every host has told what it holds, then W = places held",
 }
 
 
@@ -81,10 +82,12 @@ class _Member:
 
 @dataclass(slots=True)
 class Window:
-    """`capacity` is the number of places, None for no bound."""
+    """`capacity` is the number of places, None for no bound. Closed (`granting` false) it takes events and decides
+    nothing, so that a restarted controller can first learn who holds what; `resize` opens it."""
 
     capacity: int | None
     per_generation: bool = False
+    granting: bool = True
     moves: Moves = field(default_factory=Moves)
     _members: dict[str, _Member] = field(default_factory=dict)
     # Insertion-ordered sets: holders by admission, the queues by arrival.
@@ -136,19 +139,21 @@ class Window:
         self.moves.paused += 1
         return self._settle()
 
-    def release(self, agent: str) -> list[Permit]:
-        """The agent ended, however; its place and its entry are gone. Unknown agents are ignored."""
-        if self._members.pop(agent, None) is None:
-            return []
-        for members in (self._holders, self._marked, self._paused, self._waiting):
-            members.pop(agent, None)
-        self._finished += 1
-        self.moves.completed += 1
+    def release(self, *agents: str) -> list[Permit]:
+        """The agents ended, however; their places and entries are gone. Unknown ones are ignored."""
+        for agent in agents:
+            if self._members.pop(agent, None) is None:
+                continue
+            for members in (self._holders, self._marked, self._paused, self._waiting):
+                members.pop(agent, None)
+            self._finished += 1
+            self.moves.completed += 1
         return self._settle()
 
     def resize(self, capacity: int | None) -> list[Permit]:
         """Set the number of places; marks, unmarks and admits as it must."""
         self.capacity = capacity
+        self.granting = True
         return self._settle()
 
     def restore(self, members: Iterable[Membership]) -> list[Permit]:
@@ -198,6 +203,8 @@ class Window:
 
     def _settle(self) -> list[Permit]:
         """Bring marks and places in line with the capacity."""
+        if not self.granting:
+            return []
         permits: list[Permit] = []
         room = None if self.capacity is None else self.capacity - (len(self._holders) - len(self._marked))
         if room is not None and room < 0:

@@ -7,15 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from concur_batch.trace.files import disk_error
-
-# What makes a tokenizer and its chat template; the weights are the engine's.
-_MODEL_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
+from concur_batch.workload.fingerprint import TOKENIZER_FILES
 
 
 def make_run_directory(output: Path, name: str, tokenizer: Path) -> Path:
@@ -33,7 +25,7 @@ def make_run_directory(output: Path, name: str, tokenizer: Path) -> Path:
                 number += 1
         model = path / "model"
         model.mkdir()
-        for file in _MODEL_FILES:
+        for file in TOKENIZER_FILES:
             if (tokenizer / file).exists():
                 shutil.copyfile(tokenizer / file, model / file)
     except OSError as error:

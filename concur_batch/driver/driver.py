@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.metadata
 import platform
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from concur_batch.agent.host import AgentHost, HostConfig
+from concur_batch.agent.rollout import sampling_parameters
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.policies import make_policy
@@ -31,12 +31,15 @@ from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
 from concur_batch.workload.schema import SglangEngine as SglangSection
 from concur_batch.workload.schema import Workload
+from tools_env.sandbox import sweep
 
 _AGENTS_PER_HOST = 2000
 _POLL_SECONDS = 0.5
 # A batch whose hosts die over and over is not saved by one more.
 _HOST_REPLACEMENTS = 8
-_CLOSE_SECONDS = 120.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,11 @@ class Outcome:
     """How a run ended. `signal` is the number of the signal that stopped it, if one did."""
 
     run_dir: Path
-    seconds: float
-    engine: EngineInfo
-    last: Snapshot
     signal: int | None
+
+
+class _Stopped(Exception):
+    """A signal came before the first agent started."""
 
 
 class RunFailed(Exception):
@@ -83,38 +87,42 @@ class Driver:
         self._signal: int | None = None
         self._hard_stop = asyncio.Event()
         self._snapshot = Snapshot(0.0, len(agents))
-        self._past: list[dict[str, Any]] = []  # last accounts of hosts that died
+        self._accounts: dict[str, dict[str, Any]] = {}  # each host's last one, also of hosts that have died
 
     async def run(self, manifest: dict[str, Any]) -> Outcome:
         """Run all agents. Raises EngineError or RunFailed; whatever happens, what was started is stopped."""
         self._started_at, self._started_seconds = time.time(), time.monotonic()
         write_manifest(self._run_dir, {**manifest, **self._facts(), "status": "running"})
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
-        status = "failed"
         try:
-            info = await self._start()
+            await self._start()
             await self._work_off()
             await self._look()
-            status = "finished" if self._snapshot.ended == len(self._agents) else "interrupted"
-            return Outcome(self._run_dir, self._elapsed(), info, self._snapshot, self._signal)
+        except _Stopped:  # before the first agent started
+            pass
         finally:
             await self._stop()
+            ended = Run(self._run_dir).agents_final().num_rows
+            stopped = "failed" if self._signal is None else "interrupted"
+            status = "finished" if ended == len(self._agents) else stopped
             lag_seconds = self._snapshot.loop_lag_p99_seconds
             update_manifest(
                 self._run_dir, status=status, seconds=self._elapsed(), loop_lag_p99_seconds=round(lag_seconds, 4)
             )
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in _SIGNALS:  # what is left is to say how it ended: nothing there is worth stopping
                 loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
+        return Outcome(self._run_dir, self._signal)
 
-    async def _start(self) -> EngineInfo:
+    async def _start(self) -> None:
         workload, nodes = self._workload, self._cluster.nodes()
         section = workload.engine
         if isinstance(section, SglangSection) and section.launch is not None:
             self._on_note(f"starting SGLang; its log is {self._run_dir / 'engine' / 'sglang.log'}")
-        self._engine = await self._until_hard_stop(start_engine(workload, self._cluster, nodes[0], self._run_dir))
-        self._info = await self._probe()
+        self._engine = await self._unless_stopped(start_engine(workload, self._cluster, nodes[0], self._run_dir))
+        self._info = await self._unless_stopped(self._probe())
         update_manifest(self._run_dir, engine=asdict(self._info), nodes=[node.address for node in nodes])
         for missing in self._info.missing_signals:
             self._on_note(f"the engine does not tell its {missing}")
@@ -138,20 +146,20 @@ class Driver:
             f"{self._run_dir.name}/recorder0",
         )
         await self._controller.open.remote()
-        hosts = await asyncio.gather(*(self._add_host(node) for node in places))
+        on_node = -(-count // len(nodes))
+        hosts = [await self._unless_stopped(self._add_host(node, on_node)) for node in places]
         for index, host in enumerate(hosts):
             self._assign(host, list(self._agents[index::count]))
-        return self._info
 
     async def _probe(self) -> EngineInfo:
         assert self._engine is not None
         client = SglangEngine(self._engine.url, 30, 3, self._engine.api_key)
         try:
-            return await client.probe()
+            return await client.probe(sampling_parameters(self._workload.model.sampling))
         finally:
             await client.close()
 
-    async def _add_host(self, node: Node) -> str:
+    async def _add_host(self, node: Node, hosts_on_node: int) -> str:
         workload, info, engine = self._workload, self._info, self._engine
         assert engine is not None
         name = f"host{self._host_number}"
@@ -159,6 +167,8 @@ class Driver:
         section = workload.engine
         limit = workload.agent.limits.context_tokens
         known = [tokens for tokens in (limit, info.context_tokens, info.pool_tokens) if tokens is not None]
+        if not known:
+            raise RunFailed("the engine tells no context length: set agent.limits.context_tokens")
         config = HostConfig(
             run=self._run_dir.name,
             name=name,
@@ -179,13 +189,16 @@ class Driver:
             page_size=info.page_size,
             seed=workload.tasks.seed,
             per_generation=make_policy(workload.control, len(self._agents)).per_generation,
+            hosts_on_node=hosts_on_node,
         )
         host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
         try:
             await host.open.remote()
-        except RayActorError as error:
+        except RayError as error:
             raise RunFailed(f"{name} could not start: {_cause(error)}") from None
         self._hosts[name] = host
+        if self._signal is not None:
+            host.drain.remote()
         return name
 
     def _assign(self, host: str, agents: list[AgentSpec]) -> None:
@@ -220,13 +233,17 @@ class Driver:
     async def _replace(self, host: str, agents: list[AgentSpec]) -> None:
         """Give the places of a dead host's agents back and start its unfinished agents anew elsewhere."""
         self._hosts.pop(host)
-        await self._controller.lost.remote(host)
-        run = Run(self._run_dir)
-        ended = set(run.agents_final()["agent_id"].to_pylist())
-        left = [replace(agent, attempt=agent.attempt + 1) for agent in agents if agent.agent_id not in ended]
+        await _answer(self._controller.lost.remote(host))  # one that restarts does not know that host anyway
+        for recorder in self._recorders.values():  # what the host sent last must be seen now
+            await _answer(recorder.rotate.remote(), 30)
+        ended = set(Run(self._run_dir).agents_final()["agent_id"].to_pylist())
+        # The host may have begun any of its attempts: their numbers are taken.
+        tried = self._workload.agent.attempts
+        left = [replace(agent, attempt=agent.attempt + tried) for agent in agents if agent.agent_id not in ended]
         self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents start anew on another")
         if left and self._signal is None:
-            name = await self._add_host(self._cluster.nodes()[0])
+            nodes = [node for node in self._cluster.nodes() if node.id in self._recorders]
+            name = await self._add_host(nodes[self._host_number % len(nodes)], 1)
             self._assign(name, left)
 
     async def _poll(self) -> None:
@@ -235,12 +252,19 @@ class Driver:
             await self._look()
 
     async def _look(self) -> None:
-        """Take a snapshot; parts that do not answer in time, since they die or restart, are left out of it."""
-        control = await _answer(self._controller.status.remote()) or dict(self._snapshot.control)
-        hosts = [await _answer(host.status.remote()) for host in self._hosts.values()]
-        if all(host is not None for host in hosts):
-            self._snapshot = join(self._elapsed(), len(self._agents), control, [host for host in hosts if host], ())
+        """Take a snapshot. Parts that do not answer in time, since they die or restart, count as they were last."""
+        names = list(self._hosts)
+        asked = [self._controller.status.remote(), *(self._hosts[name].status.remote() for name in names)]
+        control, *hosts = await asyncio.gather(*map(_answer, asked))
+        self._accounts |= {name: host for name, host in zip(names, hosts, strict=True) if host is not None}
+        control = control or dict(self._snapshot.control)
+        self._snapshot = join(self._elapsed(), len(self._agents), control, self._accounts.values())
         self._on_snapshot(self._snapshot)
+        for account in self._accounts.values():
+            if account["fatal"]:
+                raise RunFailed(account["fatal"])
+        if self._engine is not None and not await self._engine.alive():
+            raise RunFailed(f"the engine that was launched has ended; see {self._run_dir / 'engine'}")
 
     def _on_signal(self, number: int) -> None:
         if self._signal is None:
@@ -251,39 +275,40 @@ class Driver:
         else:
             self._hard_stop.set()
 
-    async def _until_hard_stop(self, work: Any) -> Any:
-        """Await start-up work that a signal may cut short: nothing is worth draining yet."""
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await start-up work that the first signal cuts short: nothing is worth draining yet. Raises _Stopped."""
         task = asyncio.ensure_future(work)
         while not task.done():
             await asyncio.wait([task], timeout=0.2)
             if self._signal is not None and not task.done():
                 task.cancel()
-                raise RunFailed("stopped before the first agent started")
+                raise _Stopped
         return task.result()
 
     async def _stop(self) -> None:
         """Bring everything down, in the order in which it feeds the next; each part gets its time and no more."""
-        hard = self._hard_stop.is_set()
         for work in self._work:
             work.cancel()
-        with contextlib.suppress(Exception):
-            if self._controller is not None:
-                await asyncio.wait_for(_await_ref(self._controller.close.remote()), 10)
-        if not hard:
-            for host in self._hosts.values():
-                with contextlib.suppress(Exception):
-                    await asyncio.wait_for(_await_ref(host.close.remote()), 30)
-        for recorder in self._recorders.values():
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(_await_ref(recorder.close.remote()), _CLOSE_SECONDS)
-        if self._engine is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._engine.stop(), 60)
-        for actor in [*self._hosts.values(), self._controller, *self._recorders.values()]:
+        if self._controller is not None:
+            await self._within(10, self._controller.close.remote())
+        hosts = list(self._hosts.values())
+        await asyncio.gather(*(self._within(30, host.close.remote()) for host in hosts))
+        recorders = list(self._recorders.values())
+        # Not cut short by a second signal: what is committed becomes Parquet, which takes a second or two.
+        await asyncio.gather(*(_answer(recorder.close.remote(), 120) for recorder in recorders))
+        if self._engine is not None and self._engine.actor is not None:
+            await _answer(self._engine.actor.stop.remote(), 60)
+            ray.kill(self._engine.actor)
+        for actor in (*hosts, self._controller, *recorders):
             if actor is not None:
                 ray.kill(actor)
-        if self._engine is not None and self._engine.actor is not None:
-            ray.kill(self._engine.actor)
+        sweep(self._run_dir / "workspaces")
+
+    async def _within(self, seconds: float, ref: Any) -> None:
+        """Wait for an actor's answer, so long at most, and not at all once a second signal has come."""
+        answer, stop = asyncio.create_task(_answer(ref, seconds)), asyncio.create_task(self._hard_stop.wait())
+        await asyncio.wait([answer, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started_seconds
@@ -306,11 +331,11 @@ async def _await_ref(ref: Any) -> Any:
     return await ref
 
 
-async def _answer(ref: Any) -> Any:
-    """An actor's answer, or None if it dies, restarts or takes longer than a look is worth."""
+async def _answer(ref: Any, seconds: float = 5) -> Any:
+    """An actor's answer, or None if it dies, restarts or takes longer."""
     try:
-        return await asyncio.wait_for(_await_ref(ref), 5)
-    except Exception:
+        return await asyncio.wait_for(_await_ref(ref), seconds)
+    except (RayError, TimeoutError):
         return None
 
 

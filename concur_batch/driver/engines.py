@@ -23,15 +23,14 @@ class RunningEngine:
     api_key: str | None
     actor: Any = None
 
-    async def stop(self) -> None:
-        """Stop what we started."""
-        if self.actor is not None:
-            await self.actor.stop.remote()
+    async def alive(self) -> bool:
+        """Whether what we started still runs; what was there before us is not ours to judge."""
+        return self.actor is None or bool(await self.actor.alive.remote())
 
 
 async def start_engine(workload: Workload, cluster: Cluster, node: Node, run_dir: Path) -> RunningEngine:
     """Start or find the engine of the workload. Raises EngineError with what to do."""
-    from ray.exceptions import RayTaskError
+    from ray.exceptions import RayError
 
     host = "127.0.0.1" if len(cluster.nodes()) == 1 else node.address
     match workload.engine:
@@ -53,5 +52,5 @@ async def start_engine(workload: Workload, cluster: Cluster, node: Node, run_dir
             raise AssertionError("the schema admits no engine without a source")
     try:
         return RunningEngine(await actor.start.remote(), None, actor)
-    except RayTaskError as error:
-        raise EngineError(str(error.cause).strip().splitlines()[-1]) from None
+    except RayError as error:
+        raise EngineError(str(getattr(error, "cause", error)).strip().splitlines()[-1]) from None

@@ -51,13 +51,12 @@ class Snapshot:
         return self.sums.get(part, 0) / self.sums[whole] if self.sums.get(whole) else None
 
 
-def join(
-    seconds: float, agents: int, control: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]], notes: Iterable[str]
-) -> Snapshot:
+def join(seconds: float, agents: int, control: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]]) -> Snapshot:
     """One snapshot from the parts' accounts."""
     sums: dict[str, float] = {}
     endings: dict[str, int] = {}
-    rewarded, reward, lag, all_notes = 0, 0.0, 0.0, list(notes)
+    rewarded, reward, lag = 0, 0.0, 0.0
+    notes = [f"control has stopped: {control['problem']}"] if control.get("problem") else []
     for host in hosts:
         for totals, part in ((sums, host["sums"]), (endings, host["endings"])):
             for name, value in part.items():
@@ -66,5 +65,5 @@ def join(
         reward += host["rewards"][1]
         lag = max(lag, host["loop_lag_p99_seconds"])
         if host["recorder_error"]:
-            all_notes.append(f"records wait: {host['recorder_error']}")
-    return Snapshot(seconds, agents, control, sums, endings, rewarded, reward, lag, tuple(all_notes))
+            notes.append(f"records wait: {host['recorder_error']}")
+    return Snapshot(seconds, agents, control, sums, endings, rewarded, reward, lag, tuple(notes))

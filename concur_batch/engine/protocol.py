@@ -47,7 +47,11 @@ class EngineError(Exception):
     """A generation that failed for reasons of the engine: infrastructure, never the agent's doing."""
 
 
-class ContextOverflow(EngineError):
+class RequestRejected(EngineError):
+    """The engine refuses the request as it is; sending it again would not help."""
+
+
+class ContextOverflow(RequestRejected):
     """The prompt does not fit the model's context or the engine's whole pool: the agent's limit, not a fault."""
 
 
@@ -91,11 +95,7 @@ class Reading:
 
 
 class Engine(Protocol):
-    """An engine's client. Safe for thousands of concurrent `generate` calls on one event loop."""
-
-    async def probe(self) -> EngineInfo:
-        """Ask what it is; raises EngineError where it cannot be reached or is not what was configured."""
-        ...
+    """What an agent needs of an engine. Safe for thousands of concurrent calls on one event loop."""
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Run one generation to its end. Cancelling the call aborts the request on the engine.
@@ -103,9 +103,3 @@ class Engine(Protocol):
         Raises ContextOverflow, or EngineError once what is safe to repeat has been repeated.
         """
         ...
-
-    async def read(self) -> Reading:
-        """Read gauges and counters; raises EngineError where they cannot be had."""
-        ...
-
-    async def close(self) -> None: ...

@@ -23,8 +23,10 @@ from concur_batch.engine.protocol import (
     Generation,
     GenerationRequest,
     Reading,
+    RequestRejected,
 )
 
+_READY_SECONDS = 1.0
 _READ_TIMEOUT = aiohttp.ClientTimeout(total=10)
 # What SGLang says when a prompt fits neither the context nor the pool (tokenizer_manager.py, managers/utils.py,
 # scheduler.py of 0.5.23).
@@ -44,17 +46,18 @@ class SglangEngine:
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, sock_connect=30)
         self._retries = retries
+        self._asking: asyncio.Task[bool] | None = None
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # limit=0: thousands of agents have a request in flight; the engine queues them, not our pool.
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers)
 
-    async def probe(self) -> EngineInfo:
+    async def probe(self, sampling: Mapping[str, Any]) -> EngineInfo:
+        """Ask what it is, and generate one token with the workload's sampling parameters, so that what it refuses is
+        known before any agent starts. Raises EngineError where it cannot be reached or is no SGLang."""
         info = await self._get_json("/server_info")
+        # Some gauges appear with the first batch only: what is missing after one is really missing.
+        await self.generate(GenerationRequest("probe", np.zeros(2, dtype=np.int32), 1, 0, sampling))
         reading = await self.read()
-        if reading.evictable_tokens is None:
-            # Some gauges appear with the first batch only: what is missing after one is really missing.
-            await self.generate(GenerationRequest("probe", np.zeros(2, dtype=np.int32), max_new_tokens=1, seed=0))
-            reading = await self.read()
         states = info.get("internal_states") or [{}]
         pool = reading.pool_tokens or info.get("max_total_num_tokens") or states[0].get("max_total_num_tokens")
         names = {"locked_tokens": "KV usage", "evictable_tokens": "occupancy", "device_hit_tokens_total": "hit rate"}
@@ -68,30 +71,53 @@ class SglangEngine:
         )
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        for attempt in range(self._retries + 1):
-            if attempt:
-                # Full jitter, so that thousands of agents do not return to a restarted engine at once.
-                await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**attempt)))
-            rid = f"{request.rid}-{attempt:02d}"
+        tries = 0
+        problem = ""
+        deadline = time.monotonic() + (self._timeout.total or 0.0)
+        while tries <= self._retries:
+            rid = f"{request.rid}-{tries:02d}"
             try:
                 answer = await self._post_generate(rid, request)
-                return _generation(answer, attempt + 1)
-            except ContextOverflow:
+                return _generation(answer, tries + 1)
+            except RequestRejected:
                 raise
-            except (aiohttp.ClientError, EngineError, OSError) as error:
-                problem = str(error) or type(error).__name__
             except TimeoutError:
                 problem = f"no answer within {self._timeout.total:.0f} s"
                 await self._abort(rid)
             except asyncio.CancelledError:
                 await asyncio.shield(self._abort(rid))
                 raise
-        raise EngineError(f"{self._url}: {problem} ({self._retries + 1} tries)")
+            except aiohttp.ClientConnectionError as error:
+                # The engine is down or restarts: wait for it, for that is no fault of this request.
+                problem = str(error) or type(error).__name__
+                await self._until_ready(deadline)
+            except (aiohttp.ClientError, EngineError, OSError) as error:
+                problem = str(error) or type(error).__name__
+            tries += 1
+            # Full jitter, so that thousands of agents do not return to an engine at once.
+            await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**tries)))
+        raise EngineError(f"{self._url}: {problem} ({tries} tries)")
+
+    async def _until_ready(self, deadline_seconds: float) -> None:
+        """Wait until the server takes requests, or the deadline; all who wait share one question at a time."""
+        while time.monotonic() < deadline_seconds:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask_ready())
+            if await asyncio.shield(self._asking):
+                return
+
+    async def _ask_ready(self) -> bool:
+        await asyncio.sleep(_READY_SECONDS)
+        return await self.ready()
 
     async def read(self) -> Reading:
+        """Read gauges and counters; raises EngineError where they cannot be had."""
         at_seconds = time.monotonic()
-        metrics, loads = await asyncio.gather(self._get_text("/metrics"), self._get_loads())
-        return make_reading(metrics, loads, at_seconds)
+        metrics, loads = await asyncio.gather(self._get_text("/metrics"), self._get_text("/v1/loads?include=core"))
+        try:
+            return make_reading(metrics, None if loads is None else orjson.loads(loads), at_seconds)
+        except (ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"{self._url}: /metrics or /v1/loads is not as SGLang's: {error!r}") from None
 
     async def ready(self) -> bool:
         """Whether the server takes requests now; never raises for a server that is not there yet."""
@@ -145,6 +171,8 @@ class SglangEngine:
     async def _get_text(self, path: str) -> str | None:
         try:
             async with self._session.get(f"{self._url}{path}", timeout=_READ_TIMEOUT) as response:
+                if response.status not in (200, 404):
+                    raise EngineError(f"{self._url}{path}: HTTP {response.status}")
                 return await response.text() if response.status == 200 else None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EngineError(f"{self._url}{path}: {str(error) or type(error).__name__}") from None
@@ -153,18 +181,18 @@ class SglangEngine:
         text = await self._get_text(path)
         if text is None:
             raise EngineError(f"{self._url}{path} is not served: is this a SGLang server?")
-        return dict(orjson.loads(text))
-
-    async def _get_loads(self) -> dict[str, Any] | None:
-        text = await self._get_text("/v1/loads?include=core")
-        return None if text is None else dict(orjson.loads(text))
+        try:
+            return dict(orjson.loads(text))
+        except (ValueError, TypeError):
+            raise EngineError(f"{self._url}{path} is no JSON object: is this a SGLang server?") from None
 
 
 def _failure(status: int, text: str) -> EngineError:
     first_line = " ".join(text.split())[:300]
     if any(mark in text for mark in _OVERFLOW):
         return ContextOverflow(first_line)
-    return EngineError(f"HTTP {status}: {first_line}")
+    rejected = 400 <= status < 500 and status not in (408, 429)
+    return (RequestRejected if rejected else EngineError)(f"HTTP {status}: {first_line}")
 
 
 def _generation(answer: Mapping[str, Any], attempts: int) -> Generation:

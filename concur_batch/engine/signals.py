@@ -98,10 +98,7 @@ class Sampler:
 
 def _difference(last: Reading, current: Reading, name: str) -> int | None:
     before, after = getattr(last, name), getattr(current, name)
-    if after is None:
-        return None
-    # A counter that an engine shows only once it has moved (evictions) was zero before.
-    return int(after) - int(before or 0)
+    return None if before is None or after is None else int(after) - int(before)
 
 
 def _share(reading: Reading, tokens: int | None) -> float | None:

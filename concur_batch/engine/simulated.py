@@ -43,6 +43,10 @@ class SimulatedServer:
             raise EngineError(f"the simulated engine cannot serve: {error}") from None
         return f"http://{self._host}:{port}"
 
+    async def alive(self) -> bool:
+        """An actor that answers this serves."""
+        return self._runner is not None
+
     async def stop(self) -> None:
         """Stop serving."""
         if self._runner is not None:

@@ -38,7 +38,7 @@ def summarize(run: Run) -> dict[str, Any]:
 
     Figures of agents are over the final rows; agents without one count as unfinished.
     """
-    final, control = run.agents_final(), run.table("control").sort_by("period")
+    final, control = run.agents_final(), run.table("control").sort_by("seconds")
     wanted, seconds = int(run.manifest["agents"]), float(run.manifest.get("seconds") or 0.0)
     sums = {name: _sum(final, name) for name in _SUMS}
     failures = Counter(name for name in _failed(final)["failure_class"].to_pylist())

@@ -72,5 +72,4 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         )
     phases = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in summary["phase_seconds"].items())
     table.add_row("phases", phases or "–")
-    table.add_row("run", summary["run_dir"])
     return table

@@ -13,7 +13,7 @@ from typing import Any
 
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.journal import Journal
-from concur_batch.trace.writer import Writer, recover
+from concur_batch.trace.writer import Writer, recorded_lines, recover
 
 
 class Recorder:
@@ -24,6 +24,8 @@ class Recorder:
 
     def __init__(self, run_dir: Path | str, name: str, *, commit_seconds: float = 0.2, **segment: Any) -> None:
         self._writer = Writer(run_dir, name, **segment)
+        # Rows of a killed recorder that had not been acknowledged are here and will be sent again, byte for byte.
+        self._known = recorded_lines(run_dir, name)
         self._recovered = recover(run_dir, name)
         self._commit_seconds = commit_seconds
         self._waiting: list[tuple[Journal, asyncio.Future[None]]] = []  # commits not yet durable
@@ -47,6 +49,9 @@ class Recorder:
         """
         if self._closed:
             raise TraceError(f"the recorder of {self._writer.run_dir} is closed")
+        lines = self._without_known(lines)
+        if not lines:
+            return 0
         first = not self._writer.open.size_bytes
         counts = self._writer.append(lines)
         if first:
@@ -62,6 +67,17 @@ class Recorder:
         self._rows.update(counts)
         self._journal_bytes += len(lines)
         return counts.total()
+
+    def _without_known(self, lines: bytes) -> bytes:
+        if not self._known:
+            return lines
+        kept = []
+        for line in lines.splitlines(keepends=True):
+            if line in self._known:
+                self._known.remove(line)
+            else:
+                kept.append(line)
+        return b"".join(kept)
 
     async def rotate(self) -> None:
         """Stores all rows committed before the call as Parquet; commits go on meanwhile.

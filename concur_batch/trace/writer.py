@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from concur_batch.trace.files import TEMP_SUFFIX, TraceError, disk_error, make_directory
-from concur_batch.trace.journal import Journal
+from concur_batch.trace.journal import Journal, read_journal
 from concur_batch.trace.parts import JOURNAL, REJECTED, SEGMENT_SUFFIX, Stored, store_segment
 from concur_batch.trace.schema import SCHEMAS
 
@@ -110,6 +110,17 @@ class Recovered(Stored):
 
     live_segments: int = 0  # left alone: a living process holds them
     temporaries: int = 0  # half-written files removed
+
+
+def recorded_lines(run_dir: Path | str, name: str) -> set[bytes]:
+    """The framed rows in the segments that killed writers of that name left, as they were committed."""
+    segments = (Path(run_dir) / JOURNAL).glob(f"*{SEGMENT_SUFFIX}")
+    return {
+        b"%s\t%s\n" % (row.table.encode(), row.json)
+        for segment in segments
+        if _name_of(segment) == name
+        for row in read_journal(segment).rows
+    }
 
 
 def recover(run_dir: Path | str, name: str | None = None) -> Recovered:

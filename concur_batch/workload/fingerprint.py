@@ -46,7 +46,7 @@ _RUNTIME = (
 )
 
 # What a tokenizer directory may hold that changes the token ids of a prompt or the end of a turn.
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
@@ -115,7 +115,7 @@ def _digest(content: bytes) -> str:
 
 def _directory_digest(directory: Path) -> str:
     digest = blake2b(digest_size=16)
-    for name in _TOKENIZER_FILES:
+    for name in TOKENIZER_FILES:
         file = directory / name
         if file.is_file():
             digest.update(f"{name} {_digest(file.read_bytes())}\n".encode())

@@ -206,7 +206,7 @@ class SandboxTools(Section):
     output_limit_bytes: Count = Field(16_384, description="Longest observation; the middle of a longer one is dropped.")
     memory_limit_bytes: Count = Field(2 * 1024**3, description="Memory of one command and what it starts.")
     process_limit: Count = Field(256, description="Processes of one command, itself included.")
-    max_running: Count | None = Field(None, description="Sandboxed commands at once on a node; default: 4 per core.")
+    max_running: Count | None = Field(None, description="Sandboxed commands at once on a node; default: 3 per core.")
     keep_workspaces: bool = Field(False, description="Keep every agent's files in the run directory.")
 
 

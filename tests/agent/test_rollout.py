@@ -21,11 +21,9 @@ from concur_batch.control.window import State, Window
 from concur_batch.engine.protocol import (
     ContextOverflow,
     EngineError,
-    EngineInfo,
     FinishReason,
     Generation,
     GenerationRequest,
-    Reading,
 )
 from concur_batch.workload.schema import Limits, Sampling
 from tools_env.spec import ToolResult, ToolSpec
@@ -52,15 +50,6 @@ class SayingEngine:
         text, reason = line if isinstance(line, tuple) else (line + "<|im_end|>", "stop")
         return Generation(TOKENIZER.encode(text), reason, len(request.input_ids), 0)
 
-    async def probe(self) -> EngineInfo:
-        raise NotImplementedError
-
-    async def read(self) -> Reading:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        pass
-
 
 class Desk:
     """A window of one place with its gate: the controller without Ray."""
@@ -84,6 +73,9 @@ class Lines(list[bytes]):
     def put(self, item: bytes) -> int:
         self.append(item)
         return len(self)
+
+    async def room(self) -> None:
+        pass
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         lines = [line for item in self for line in item.splitlines() if line.startswith(table.encode() + b"\t")]
@@ -172,9 +164,14 @@ async def test_too_many_malformed_actions_in_a_row_are_the_models_failure() -> N
 
 async def test_a_truncated_action_is_never_executed() -> None:
     for cut in (WORK[:-15], WORK):  # even one that seems complete: more might have followed
-        ending, _, rows, _ = await play((cut, "length"))
-        assert (ending.status, ending.reason, ending.failure_class) == ("limit", "length", "limit")
-        assert rows.rows("tools") == []
+        for reason, limits in (
+            ("length", {}),
+            ("context", {"context_tokens": 430}),
+            ("output_tokens", {"output_tokens": 9}),
+        ):
+            ending, _, rows, _ = await play((cut, "length"), **limits)
+            assert (ending.status, ending.reason, ending.failure_class) == ("limit", reason, "limit")
+            assert rows.rows("tools") == []
 
 
 @pytest.mark.parametrize(
@@ -261,7 +258,7 @@ async def test_a_paused_agent_keeps_history_and_session_and_goes_on() -> None:
     engine.generate = pausing  # type: ignore[method-assign]
     running = asyncio.create_task(Rollout(SPEC, services).run())
     await asked.wait()
-    while desk.window.state("t/0") is not State.PAUSED:  # noqa: ASYNC110
+    while desk.window.state("t/0#0") is not State.PAUSED:  # noqa: ASYNC110
         await asyncio.sleep(0)
     assert (desk.window.places_held, len(engine.requests)) == (0, 1)
     await asyncio.sleep(0.02)

@@ -62,10 +62,12 @@ def test_a_counter_that_went_back_is_a_restart() -> None:
     assert after.hit_rate == 0.5
 
 
-def test_a_counter_that_appears_late_was_zero_before() -> None:
+def test_a_counter_that_was_not_told_has_no_difference() -> None:
     sampler = Sampler()
-    sampler.sample([reading(1)], 1)
-    assert sampler.sample([reading(2, evicted_tokens_total=40)], 2).evicted_tokens == 40
+    sampler.sample([reading(1, evicted_tokens_total=30)], 1)
+    sampler.sample([reading(2)], 2)
+    assert sampler.sample([reading(3, evicted_tokens_total=40)], 3).evicted_tokens is None
+    assert sampler.sample([reading(4, evicted_tokens_total=45)], 4).evicted_tokens == 5
 
 
 def test_the_mean_of_several_readings() -> None:

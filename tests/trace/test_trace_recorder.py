@@ -201,3 +201,19 @@ async def test_after_close_a_commit_is_refused_and_a_cancelled_commit_hinders_no
         await recorder.commit(encode_turn(*turn("a", 6)))
     assert durable_rows(tmp_path) == [("a", 0), ("a", 3)]
     assert len(part_rows(tmp_path, "agents")) == 1
+
+
+async def test_rows_that_a_killed_recorder_had_and_never_acknowledged_are_not_doubled(tmp_path: Path) -> None:
+    killed = Recorder(tmp_path, "n", commit_seconds=60)
+    await killed.commit(encode_turn(*turn("a", 0)))
+    unanswered = asyncio.create_task(killed.commit(encode_turn(*turn("a", 1)) + encode_turn(*turn("a", 2))))
+    await asyncio.sleep(0.05)
+    assert not unanswered.done()
+    unanswered.cancel()
+    killed._writer.open.close()  # what a kill does to its file and its lock
+
+    restarted = Recorder(tmp_path, "n", commit_seconds=0)
+    again = encode_turn(*turn("a", 1)) + encode_turn(*turn("a", 2)) + encode_turn(*turn("a", 3))
+    await restarted.commit(again)
+    await restarted.close()
+    assert durable_rows(tmp_path) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]

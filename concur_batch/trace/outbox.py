@@ -15,8 +15,11 @@ class Outbox(Generic[Item]):
     With an actor that restarts, nothing queued is lost; receivers therefore take items idempotently.
     """
 
-    def __init__(self, send: Callable[[list[Item]], Awaitable[None]], retry_seconds: float = 0.5) -> None:
+    def __init__(
+        self, send: Callable[[list[Item]], Awaitable[None]], retry_seconds: float = 0.5, most: int = 20_000
+    ) -> None:
         self._send = send
+        self._most = most
         self._retry_seconds = retry_seconds
         self._items: list[Item] = []
         self._wake = asyncio.Event()
@@ -33,10 +36,10 @@ class Outbox(Generic[Item]):
         self._put += 1
         return self._put
 
-    @property
-    def backlog(self) -> int:
-        """Items queued or under way."""
-        return self._put - self._sent
+    async def room(self) -> None:
+        """Wait while too much is queued: what cannot be sent must not grow without bound."""
+        if self._put - self._sent > self._most:
+            await self.sent(self._put - self._most)
 
     async def sent(self, number: int | None = None) -> None:
         """Wait until the receiver has acknowledged the item of that number, or all that were put so far."""
