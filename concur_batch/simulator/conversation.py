@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -33,7 +34,7 @@ def read_conversation(input_ids: TokenIds, tokenizer: Tokenizer, tokens: ChatTok
     """
     starts = np.flatnonzero(input_ids == tokens.start).tolist()
     messages = []
-    for start, end in zip(starts, [*starts[1:], len(input_ids)], strict=True):
+    for start, end in pairwise([*starts, len(input_ids)]):
         body = input_ids[start + 1 : end]
         closing = np.flatnonzero(body == tokens.end)
         if len(closing):
