@@ -6,12 +6,14 @@ import logging
 import os
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-_LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-_TOKEN = Path.home() / ".ray" / "auth_token"
+from concur_batch import TOKEN
+
+_LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
 
 
 class ClusterError(Exception):
@@ -30,18 +32,10 @@ class Cluster:
     """Starts Ray on this machine, or joins the cluster at `address` (or RAY_ADDRESS) and leaves it running."""
 
     def __init__(self, address: str | None) -> None:
-        # Ray's own notices are not the user's; what fails is told by us.
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
         address = address or os.environ.get("RAY_ADDRESS") or None
         self.is_ours = address is None
-        if not self.is_ours and (os.environ.get("RAY_AUTH_TOKEN") or _TOKEN.exists()):
-            # `ray start` makes clusters that ask for this token, but a client does not offer it by itself.
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
         if address is not None:
             _check_answers(address)
-        import ray
-
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "concur"}
         if self.is_ours:
             options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
@@ -55,14 +49,13 @@ class Cluster:
                 raise ClusterError(f"cannot start Ray on this machine: {first_line}") from None
             raise ClusterError(
                 f"cannot join the Ray cluster at {address}: {first_line}; does `ray status --address {address}` work, "
-                f"with the cluster's token in {_TOKEN} if it asks for one?"
+                f"with the cluster's token in {TOKEN} if it asks for one?"
             ) from None
-        self._ray = ray
 
     def nodes(self) -> list[Node]:
         """The living nodes, this one first, then by id."""
-        here = self._ray.get_runtime_context().get_node_id()
-        alive = [node for node in self._ray.nodes() if node["Alive"]]
+        here = ray.get_runtime_context().get_node_id()
+        alive = [node for node in ray.nodes() if node["Alive"]]
         alive.sort(key=lambda node: (node["NodeID"] != here, node["NodeID"]))
         return [Node(node["NodeID"], node["NodeManagerAddress"]) for node in alive]
 
@@ -71,9 +64,7 @@ class Cluster:
 
         Actors ask for no CPU, since they share what the agents' tools leave.
         """
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        return self._ray.remote(cls).options(
+        return ray.remote(cls).options(
             num_cpus=0,
             max_restarts=restarts,
             name=name,
@@ -82,7 +73,7 @@ class Cluster:
 
     def close(self) -> None:
         """Stop our Ray, or leave the cluster that was there before us."""
-        self._ray.shutdown()
+        ray.shutdown()
 
 
 def _check_answers(address: str) -> None:
