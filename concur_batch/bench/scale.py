@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from rich.console import Console
 from rich.table import Table
 
-from concur_batch.bench.load import mock_server, write_workload
+from concur_batch.bench.load import engine_server, mock_server, write_workload
 from concur_batch.bench.processes import ProcessTree, machine_cpu_seconds
 from concur_batch.trace.reading import Run
 
@@ -138,6 +138,12 @@ def run_all(sizes: Sequence[int]) -> list[Measured]:
                         )
                     )
             rows.append(asyncio.run(measure_floor(1000, _TURNS, url, directory, sandbox=False)))
+        script = {"turns": [5, 7], "output_words": [8, 24]}
+        with engine_server(directory, {"synthetic": script}) as url:
+            tools = {"kind": "synthetic", "wait_seconds": [0.5, 5.0], "observation_words": [100, 1000]}
+            name = "concur, tool waits 0.5-5 s, simulated engine"
+            overrides = {"agent": {"hosts": 2, **agent}, "tools": tools, "control": {"policy": "none"}}
+            rows.append(measure_run(name, directory, 2000, url, overrides))
         with mock_server(_SANDBOX_TURNS, "bash", {"command": "true"}) as url:
             for agents in _SANDBOX_AGENTS:
                 overrides = {"agent": agent, "tools": {"kind": "sandbox"}}
