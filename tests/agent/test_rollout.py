@@ -26,6 +26,7 @@ from concur_batch.engine.protocol import (
     GenerationRequest,
 )
 from concur_batch.workload.schema import Limits, Sampling
+from tools_env.sandbox import SandboxEnvironment
 from tools_env.spec import ToolResult, ToolSpec
 from tools_env.synthetic import SyntheticEnvironment
 
@@ -285,3 +286,53 @@ async def test_a_run_that_stops_ends_waiting_agents_without_a_row_and_frees_thei
     with pytest.raises(Draining):
         await running
     assert (desk.window.waiting, desk.window.places_held, list(rows)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("where", ["generation", "tool"])
+async def test_a_cancelled_agent_gives_its_place_back_wherever_it_was(where: str) -> None:
+    desk, rows, reached = Desk(), Lines(), asyncio.Event()
+
+    async def hang(*_: Any) -> Any:
+        reached.set()
+        await asyncio.Event().wait()
+
+    engine, tools = SayingEngine(WORK), FailingTools("hang")
+    if where == "generation":
+        engine.generate = hang  # type: ignore[method-assign]
+    else:
+        tools.call = hang  # type: ignore[method-assign]
+    services = replace(make(engine, desk, rows), tools=tools)
+    running = asyncio.create_task(Rollout(SPEC, services).run())
+    await reached.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (desk.window.places_held, desk.window.counts()[State.FINISHED]) == (0, 1)
+
+
+async def test_a_paused_agent_keeps_its_workspace(tmp_path: Path) -> None:
+    def call(command: str) -> str:
+        return (
+            f"<tool_call>\n{orjson.dumps({'name': 'bash', 'arguments': {'command': command}}).decode()}\n</tool_call>"
+        )
+
+    desk, rows = Desk(), Lines()
+    environment = SandboxEnvironment(tmp_path / "workspaces", ["bash", "submit"])
+    engine = SayingEngine(call("echo kept > note.txt"), call("cat note.txt"), SUBMIT)
+    services = replace(make(engine, desk, rows), tools=environment, specs=environment.specs())
+    generate = engine.generate
+
+    async def pausing(request: GenerationRequest) -> Generation:
+        if len(engine.requests) == 0:
+            desk.gate.apply(desk.window.resize(0))
+        return await generate(request)
+
+    engine.generate = pausing  # type: ignore[method-assign]
+    running = asyncio.create_task(Rollout(SPEC, services).run())
+    while desk.window.state("t/0#0") is not State.PAUSED:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    desk.gate.apply(desk.window.resize(1))
+    ending, row = await running
+    await environment.close()
+    assert (ending.status, row["pauses"]) == ("finished", 1)
+    assert [result["output"] for result in rows.rows("tools")][1] == "kept\n"

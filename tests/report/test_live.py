@@ -1,0 +1,97 @@
+"""What a person sees: every figure of a snapshot, on a terminal, without one, and in the closing table."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from concur_batch.driver.snapshot import Snapshot, join
+from concur_batch.report.live import LineView, LiveView, make_view
+from concur_batch.report.table import summary_table
+
+CONTROL = {
+    "window": 12, "active": 7, "tool_wait": 3, "paused": 2, "pending": 40, "usage": 0.43, "hit_rate": 0.81,
+    "occupancy": 0.97, "phase": "middle",
+}  # fmt: skip
+HOST: dict[str, Any] = {
+    "sums": {
+        "turns": 300, "tool_calls": 410, "input_tokens": 1_200_000, "output_tokens": 45_000,
+        "cached_device_tokens": 900_000, "first_tokens": 200_000, "recomputed_tokens": 100_000, "rounding_tokens": 0,
+        "tool_seconds": 38.0,
+    },
+    "endings": {"finished": 30, "infrastructure": 1},
+    "rewards": (30, 27.0),
+    "loop_lag_p99_seconds": 0.01,
+    "recorder_error": None,
+}  # fmt: skip
+
+
+def snapshot() -> Snapshot:
+    return join(20.0, 96, CONTROL, [HOST, {**HOST, "recorder_error": "No space left"}])
+
+
+def shown(width: int, *, terminal: bool) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, force_terminal=terminal, color_system=None)
+    with make_view(console, "demo on SIMULATED engine") as view:
+        view.show(snapshot())
+        view.note("host1 died")
+    return stream.getvalue()
+
+
+def test_hosts_are_joined() -> None:
+    joined = snapshot()
+    assert (joined.ended, joined.endings["infrastructure"], joined.rewarded) == (62, 2, 60)
+    assert joined.hit_rate == 0.75
+    assert joined.recomputed_share == pytest.approx(1 / 3)
+    assert joined.eta_seconds == pytest.approx(20 / 62 * 34)
+
+
+def test_the_panel_shows_every_figure() -> None:
+    text = shown(110, terminal=True)
+    for figure in ("SIMULATED", "62/96", "W 12", "U 0.43", "H 0.81", "middle", "0.97", "active 7", "tool wait 3",
+                   "paused 2", "pending 40", "recomputed 0.33", "820 calls", "reward 0.90 over 60", "infrastructure 2",
+                   "No space left", "host1 died"):  # fmt: skip
+        assert figure in text, figure
+
+
+def test_without_a_terminal_there_are_plain_lines() -> None:
+    text = shown(80, terminal=False)
+    assert "\x1b" not in text
+    line = next(line for line in text.splitlines() if "ended" in line)
+    for figure in ("62/96", "W 12", "active 7", "U 0.43", "H 0.81", "middle"):
+        assert figure in line
+
+
+def test_the_console_decides_which() -> None:
+    assert isinstance(make_view(Console(force_terminal=True), ""), LiveView)
+    assert isinstance(make_view(Console(file=io.StringIO()), ""), LineView)
+
+
+def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
+    zero = dict.fromkeys(
+        ("turns", "tool_calls", "tool_seconds", "input_tokens", "output_tokens", "output_tokens_per_second",
+         "evicted_tokens", "cached_host_tokens", "seconds", "pauses", "window_cuts", "window_increases"), 0)  # fmt: skip
+    summary = {
+        **zero, "run": "r", "status": "interrupted", "simulated": True, "agents": 9, "finished": 5, "limit": 1,
+        "failed": 2, "unfinished": 1, "failures": {"model": 2}, "reward_mean": 0.5, "rewarded": 6, "policy": "concur",
+        "turns_median": 3,
+        "hit_rate": None, "recomputed_share": 0.25, "window_min": 4, "window_max": 8, "window_mean": 5.5,
+        "phase_seconds": {"warmup": 2.0},
+    }  # fmt: skip
+    stream = io.StringIO()
+    Console(file=stream, width=110).print(summary_table(summary))
+    for figure in (
+        "simulated",
+        "5 finished",
+        "1 at a limit",
+        "2 failed (2 model)",
+        "1 unfinished",
+        "0.500",
+        "0.25",
+        "–",
+    ):
+        assert figure in stream.getvalue(), figure
