@@ -34,7 +34,7 @@ ALLOWED = {
     "workload": {"agent", "engine", "simulator"},
     "agent": {"control", "engine", "trace", "workload"},
     "report": {"driver", "trace"},
-    "driver": {"agent", "control", "engine", "trace", "workload"},
+    "driver": {"agent", "control", "engine", "simulator", "trace", "workload"},
     "bench": {"trace", "report"},
     "cli": {"agent", "bench", "driver", "engine", "report", "trace", "workload"},
 }

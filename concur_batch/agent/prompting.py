@@ -81,6 +81,11 @@ def initial_messages(
     return [{"role": "system", "content": told}, {"role": "user", "content": user}], tools
 
 
+def observation_role(format: Format, template: ChatTemplate) -> str:
+    """The role in which observations come back."""
+    return "tool" if format == "hermes" and template.takes_tool_role else "user"
+
+
 def observation_messages(
     results: Sequence[tuple[Call, ToolResult]], format: Format, template: ChatTemplate
 ) -> list[Message]:
@@ -90,7 +95,7 @@ def observation_messages(
     role. react: `Observation:`. bash: the exit code, then the output.
     """
     texts = [_text(result, format) for _, result in results]
-    if format == "hermes" and template.takes_tool_role:
+    if observation_role(format, template) == "tool":
         return [
             {"role": "tool", "name": call.name, "content": text} for (call, _), text in zip(results, texts, strict=True)
         ]

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from concur_batch.agent.increment import rewriting
+from concur_batch.agent.prompting import initial_messages, observation_role
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tokenizer import TokenizerError, load_tokenizer
 from concur_batch.driver.cluster import Cluster, ClusterError
@@ -24,9 +26,9 @@ from concur_batch.report.table import plan_table, summary_table
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.manifest import write_manifest
 from concur_batch.trace.reading import Run
-from concur_batch.workload.dryrun import plan
+from concur_batch.workload.dryrun import plan, tool_specs
 from concur_batch.workload.errors import InputError
-from concur_batch.workload.fingerprint import identity, tasks_digest
+from concur_batch.workload.fingerprint import fingerprint, identity, tasks_digest
 from concur_batch.workload.loading import Loaded, load, load_tasks
 from concur_batch.workload.schema import SandboxTools, SimulatedEngine
 from concur_batch.workload.tasks import Task
@@ -71,13 +73,17 @@ def run(
 def _run(loaded: Loaded, tasks: list[Task], ray_address: str | None, console: Console, as_json: bool) -> int:
     workload = loaded.workload
     agents = make_agents(workload, tasks)
-    load_tokenizer(workload.model.tokenizer)  # what is wrong with it is told before anything is started
+    tokenizer = load_tokenizer(workload.model.tokenizer)
+    _, tools = initial_messages("", "", tool_specs(workload.tools), workload.agent.format, tokenizer.template)
+    rewrites = rewriting(tokenizer.template, tools, observation_role(workload.agent.format, tokenizer.template))
+    if rewrites is not None:
+        console.print(f"{workload.model.tokenizer}: {rewrites}; the history keeps what the engine saw", soft_wrap=True)
     try:
         run_dir = make_run_directory(workload.output, workload.name, workload.model.tokenizer)
     except TraceError as error:
         mend = "give a directory that can be written"
         raise InputError([loaded.source.problem(("output",), str(error), mend)]) from None
-    outcome = _drive(loaded, tasks, agents, run_dir, ray_address, console)
+    outcome = _drive(loaded, tasks, agents, run_dir, ray_address, console, rewrites)
     summary = summarize(Run(run_dir))
     console.print(summary_table(summary))
     console.print(summary["run_dir"], soft_wrap=True, highlight=False)
@@ -95,14 +101,18 @@ def _drive(
     run_dir: Path,
     ray_address: str | None,
     console: Console,
+    rewrites: str | None,
 ) -> Outcome:
     workload = loaded.workload
     engine = "SIMULATED engine" if isinstance(workload.engine, SimulatedEngine) else workload.engine.kind
-    title = f"{run_dir.name} · {len(agents)} agents · {workload.model.name} on {engine} · {workload.control.policy}"
+    title = f"{run_dir.name} · {engine} · {len(agents)} agents · {workload.model.name} · {workload.control.policy}"
+    digest = tasks_digest(tasks, workload.verify)
     manifest: dict[str, Any] = {
         "workload": workload.model_dump(mode="json"),
         "workload_file": str(loaded.path),
-        "identity": identity(workload, tasks_digest(tasks, workload.verify)),
+        "fingerprint": fingerprint(workload, digest),
+        "identity": identity(workload, digest),  # what the fingerprint is of
+        "template_rewrites_history": rewrites,
     }
     write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(agents), "status": "starting"})
     with make_view(console, title) as view:

@@ -26,11 +26,12 @@ from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.snapshot import Snapshot, join
 from concur_batch.engine.protocol import EngineInfo
 from concur_batch.engine.sglang import SglangEngine
+from concur_batch.simulator.metrics import SIMULATED
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
 from concur_batch.workload.schema import SglangEngine as SglangSection
-from concur_batch.workload.schema import Workload
+from concur_batch.workload.schema import SimulatedEngine, Workload
 from tools_env.sandbox import sweep
 
 _AGENTS_PER_HOST = 2000
@@ -123,7 +124,11 @@ class Driver:
             self._on_note(f"starting SGLang; its log is {self._run_dir / 'engine' / 'sglang.log'}")
         self._engine = await self._unless_stopped(start_engine(workload, self._cluster, nodes[0], self._run_dir))
         self._info = await self._unless_stopped(self._probe())
-        update_manifest(self._run_dir, engine=asdict(self._info), nodes=[node.address for node in nodes])
+        # A server of ours that serves the simulation says so, whoever started it.
+        simulated = isinstance(section, SimulatedEngine) or self._info.version == SIMULATED
+        update_manifest(
+            self._run_dir, engine=asdict(self._info), simulated=simulated, nodes=[node.address for node in nodes]
+        )
         for missing in self._info.missing_signals:
             self._on_note(f"the engine does not tell its {missing}")
         count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // _AGENTS_PER_HOST))
@@ -323,7 +328,7 @@ class Driver:
             "versions": {name: importlib.metadata.version(name) for name in packages},
             "python": platform.python_version(),
             "choices": CHOICES,
-            "simulated": not isinstance(self._workload.engine, SglangSection),
+            "simulated": isinstance(self._workload.engine, SimulatedEngine),
         }
 
 

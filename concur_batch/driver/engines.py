@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ray.exceptions import RayError
+
 from concur_batch.driver.cluster import Cluster, Node
 from concur_batch.engine.launcher import Launcher
 from concur_batch.engine.protocol import EngineError
@@ -25,13 +27,14 @@ class RunningEngine:
 
     async def alive(self) -> bool:
         """Whether what we started still runs; what was there before us is not ours to judge."""
-        return self.actor is None or bool(await self.actor.alive.remote())
+        try:
+            return self.actor is None or bool(await self.actor.alive.remote())
+        except RayError:
+            return False
 
 
 async def start_engine(workload: Workload, cluster: Cluster, node: Node, run_dir: Path) -> RunningEngine:
     """Start or find the engine of the workload. Raises EngineError with what to do."""
-    from ray.exceptions import RayError
-
     host = "127.0.0.1" if len(cluster.nodes()) == 1 else node.address
     match workload.engine:
         case SglangEngine(url=str(url), api_key=variable):

@@ -59,7 +59,6 @@ class ContextOverflow(RequestRejected):
 class EngineInfo:
     """What a probe found. `pool_tokens` and `page_size` are None where the engine does not tell."""
 
-    kind: str
     version: str | None
     pool_tokens: int | None
     page_size: int

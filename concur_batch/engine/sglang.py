@@ -62,7 +62,6 @@ class SglangEngine:
         pool = reading.pool_tokens or info.get("max_total_num_tokens") or states[0].get("max_total_num_tokens")
         names = {"locked_tokens": "KV usage", "evictable_tokens": "occupancy", "device_hit_tokens_total": "hit rate"}
         return EngineInfo(
-            kind="sglang",
             version=info.get("version"),
             pool_tokens=pool,
             page_size=int(info.get("page_size") or 1),

@@ -117,10 +117,13 @@ def render_loads(config: EngineConfig, counters: Counters, stamp_seconds: float)
     return {"timestamp": stamp_seconds, "dp_rank_count": 1, "loads": [rank]}
 
 
+SIMULATED = "simulated"
+
+
 def render_server_info(model_name: str, config: EngineConfig, time_scale: float) -> dict[str, Any]:
     """`GET /server_info`. `version` says that this is a simulation."""
     return {
-        "version": "simulated",
+        "version": SIMULATED,
         "served_model_name": model_name,
         "model_path": model_name,
         "context_length": config.context_tokens,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -88,25 +88,8 @@ def fingerprint(workload: Workload, tasks_digest: str) -> str:
     return _digest(orjson.dumps(identity(workload, tasks_digest), option=orjson.OPT_SORT_KEYS))
 
 
-def describe_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The differences of two identities, a line each: `model.sampling.temperature: 1.0 was 0.7`."""
-    lines = []
-    for key in sorted(old.keys() | new.keys()):
-        if key not in new:
-            lines.append(f"{key}: is gone, was {_json(old[key])}")
-        elif key not in old:
-            lines.append(f"{key}: {_json(new[key])} is new")
-        elif old[key] != new[key]:
-            lines.append(f"{key}: {_json(new[key])} was {_json(old[key])}")
-    return lines
-
-
 def _is_runtime(key: str) -> bool:
     return any(key == knob or key.startswith(f"{knob}.") for knob in _RUNTIME)
-
-
-def _json(value: Any) -> str:
-    return orjson.dumps(value).decode()
 
 
 def _digest(content: bytes) -> str:

@@ -101,6 +101,8 @@ class SglangEngine(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> SglangEngine:
+        if self.api_key is not None and self.launch is not None:
+            raise ValueError("`api_key` is for a server that runs (`url`); remove it")
         if (self.url is None) == (self.launch is None):
             raise ValueError(
                 "needs exactly one of `url` and `launch`; give `url` for a server that runs, or `launch` to start one"

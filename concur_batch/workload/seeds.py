@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from hashlib import blake2b
 
 SEED_BITS = 31  # engines take a seed as a signed 32-bit integer
@@ -21,9 +20,3 @@ def agent_seed(seed: int, task_id: str, sample: int) -> int:
     """
     digest = blake2b(f"{seed}\n{agent_id(task_id, sample)}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
-
-
-def workspace_name(agent: str) -> str:
-    """A directory name for an agent: readable letters of its id, then a digest which tells all ids apart."""
-    letters = re.sub(r"[^A-Za-z0-9]+", "-", agent).strip("-")[:40]
-    return f"{letters or 'agent'}-{blake2b(agent.encode(), digest_size=8).hexdigest()}"

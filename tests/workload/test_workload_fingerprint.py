@@ -6,9 +6,9 @@ from pathlib import Path
 
 import orjson
 import pytest
-from workload_files import loaded, tasks_of, write_tasks
+from workload_files import loaded, write_tasks
 
-from concur_batch.workload.fingerprint import describe_difference, fingerprint, identity, tasks_digest
+from concur_batch.workload.fingerprint import fingerprint, identity, tasks_digest
 from concur_batch.workload.loading import load_tasks
 from concur_batch.workload.settings import settings_of
 
@@ -112,21 +112,6 @@ def test_tasks_count_by_what_agents_get_and_are_judged_by() -> None:
     for change in ({"question": "??"}, {"answer": "3"}, {"id": "c"}):
         write_tasks([row_a | change, row_b])
         assert print_of() != first
-
-
-def test_a_difference_names_its_keys() -> None:
-    old, new = loaded(VERIFY).workload, loaded(VERIFY, overrides=("model.name=n", "verify=[]", "tasks.seed=3")).workload
-    digest = tasks_digest(tasks_of(VERIFY), old.verify)
-    assert describe_difference(identity(old, digest), identity(new, digest)) == [
-        'model.name: "n" was "m"',
-        "tasks.seed: 3 was 0",
-        "verify: [] is new",
-        'verify.0.column: is gone, was "answer"',
-        'verify.0.kind: is gone, was "answer"',
-        'verify.0.match: is gone, was "exact"',
-        "verify.0.match_column: is gone, was null",
-    ]
-    assert describe_difference(identity(old, digest), identity(old, digest)) == []
 
 
 def test_an_identity_survives_the_manifest() -> None:

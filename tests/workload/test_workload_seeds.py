@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concur_batch.workload.seeds import agent_id, agent_seed, workspace_name
+from concur_batch.workload.seeds import agent_id, agent_seed
 
 # Checked against coreutils: printf '0\nfix-median-01/0' | b2sum -l 64, without the last 33 bits.
 SEEDS = [808548976, 1748160888, 277885937]
@@ -33,21 +33,6 @@ def test_seeds_of_a_batch_are_as_distinct_as_31_random_bits() -> None:
 
 
 @given(st.lists(st.tuples(names, st.integers(0, 999)), unique=True, min_size=2, max_size=6))
-def test_agents_have_ids_and_workspaces_of_their_own(pairs: list[tuple[str, int]]) -> None:
+def test_agents_have_ids_of_their_own(pairs: list[tuple[str, int]]) -> None:
     ids = [agent_id(*pair) for pair in pairs]
     assert len(set(ids)) == len(pairs)
-    assert len({workspace_name(agent) for agent in ids}) == len(pairs)
-
-
-@given(names)
-def test_a_workspace_name_is_one_plain_directory_name(name: str) -> None:
-    found = workspace_name(name)
-    assert found.isascii()
-    assert found.replace("-", "").isalnum()
-    assert len(found) <= 57
-    assert not found.startswith("-")
-
-
-def test_a_workspace_name_can_be_recognised() -> None:
-    assert workspace_name(agent_id("fix median/01", 3)).startswith("fix-median-01-3-")
-    assert workspace_name("日本").startswith("agent-")
