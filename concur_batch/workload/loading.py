@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,8 +17,8 @@ from concur_batch.workload.explain import explain
 from concur_batch.workload.overrides import apply_override
 from concur_batch.workload.places import make_absolute, missing_places
 from concur_batch.workload.schema import Tasks, Verify, Workload
-from concur_batch.workload.shape import spot_of
-from concur_batch.workload.source import Source, read_yaml
+from concur_batch.workload.shape import spot_of, without_tags
+from concur_batch.workload.source import KeyPath, Source, read_yaml
 from concur_batch.workload.tasks import Task, compile_prompt, read_tasks
 
 _VERIFY: TypeAdapter[list[Verify]] = TypeAdapter(list[Verify])
@@ -47,18 +49,60 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Loaded:
     problems = _apply(source, overrides)
     _fill_default_tags(source)
     make_absolute(source, base_dir)
-    workload: Workload | None = None
-    try:
-        workload = Workload.model_validate_json(json.dumps(source.value), strict=True)
-        problems += contradictions(workload, source)
-    except ValidationError as error:
-        problems += [explain(source, detail) for detail in error.errors(include_url=False)]
+    workload, readable, found = _validate(source)
+    problems += found
     problems += missing_places(source)
     system, system_problems = _system_prompt(source)
     problems += system_problems
     if workload is None or problems:
-        raise InputError(_in_order(source.file, [*problems, *_task_problems(source, problems)]))
+        raise InputError(_in_order(source.file, [*problems, *_task_problems(source, readable, problems)]))
     return Loaded(workload, Path(path), base_dir, system, source)
+
+
+def _validate(source: Source) -> tuple[Workload | None, dict[str, Any], list[Problem]]:
+    """The workload if nothing is wrong with it, its values without the wrong ones, and all problems.
+
+    A wrong value hides what its block as a whole is checked for. So it is taken out and the rest read again; what is
+    said then of a value that was taken out is no news.
+    """
+    value: dict[str, Any] = copy.deepcopy(source.value)
+    problems: list[Problem] = []
+    taken: list[str] = []
+    while True:
+        try:
+            workload = Workload.model_validate_json(json.dumps(value), strict=True)
+        except ValidationError as error:
+            before = len(taken)
+            for detail in error.errors(include_url=False):
+                news = detail["type"] == "value_error" and not _speaks_of(detail["msg"], taken[:before])
+                if before == 0 or news:
+                    problems.append(explain(source, detail))
+                if (key := _take_out(value, without_tags(source.value, detail["loc"]))) is not None:
+                    taken.append(key)
+            if len(taken) == before:
+                return None, value, problems
+            continue
+        if not problems:
+            problems = list(contradictions(workload, source))
+        return (None if problems else workload), value, problems
+
+
+def _speaks_of(message: str, keys: Sequence[str]) -> bool:
+    return any(f"`{key}`" in message for key in keys)
+
+
+def _take_out(value: Any, path: KeyPath) -> str | None:
+    """Remove the value at the path, unless it is a whole block; its key, if there was one."""
+    *holders, last = path if path else ("",)
+    for part in holders:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    if not isinstance(value, dict) or last not in value or isinstance(value[last], dict):
+        return None
+    del value[last]
+    return str(last)
 
 
 def load_tasks(loaded: Loaded) -> list[Task]:
@@ -119,11 +163,13 @@ def _system_prompt(source: Source) -> tuple[str, list[Problem]]:
         ]
 
 
-def _task_problems(source: Source, known: Sequence[Problem]) -> list[Problem]:
-    """What is wrong with the tasks, if the sections that describe them are right by themselves."""
+def _task_problems(source: Source, readable: dict[str, Any], known: Sequence[Problem]) -> list[Problem]:
+    """What is wrong with the tasks, if the readable part of the sections that describe them is enough to read them."""
     try:
-        tasks = Tasks.model_validate_json(json.dumps(source.value.get("tasks")), strict=True)
-        verify = _VERIFY.validate_json(json.dumps(source.value.get("verify", [])), strict=True)
+        tasks = Tasks.model_validate_json(json.dumps(readable.get("tasks")), strict=True)
+        # A check of which something was taken out would ask for the default's column.
+        whole = readable.get("verify") == source.value.get("verify")
+        verify = _VERIFY.validate_json(json.dumps(readable.get("verify", []) if whole else []), strict=True)
         if any(problem.key == "tasks.file" for problem in known):
             compile_prompt(tasks, source)
         else:

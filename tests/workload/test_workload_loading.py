@@ -372,6 +372,24 @@ def test_none_is_a_policy_not_a_null() -> None:
     assert isinstance(loaded("control: {policy: none}\n").workload.control, NoControl)
 
 
+class TestWrongValuesHideNothing:
+    def test_what_a_block_is_checked_for_as_a_whole(self) -> None:
+        found = mistakes("control: {policy: concur, beta: 2, u_low: 0.8, u_high: 0.3}\n")
+        assert len(found) == 2
+        assert any("control.beta" in line for line in found)
+        assert any("u_low" in line and "u_high" in line for line in found)
+
+    def test_but_nothing_is_said_twice(self) -> None:
+        assert len(mistakes("control: {policy: concur, u_low: 3}\n")) == 1
+        assert len(replaced("script: s.jsonl", "script: 5")) == 1
+
+    def test_tasks_beside_a_wrong_number(self, place: Path) -> None:
+        (place / "tasks.jsonl").write_text('{"id": "a", "question": "?"}\n{"id": "a", "question": "?"}\n')
+        found = replaced("tasks:\n", "tasks:\n  samples: 0\n")
+        assert any("tasks.samples" in line for line in found)
+        assert any("tasks.jsonl:2" in line for line in found)
+
+
 class TestContradictions:
     def test_a_synthetic_load_needs_its_tool(self) -> None:
         assert replaced("script: s.jsonl", "synthetic: {}") == [
