@@ -21,7 +21,7 @@ from ray.exceptions import ActorDiedError, RayError
 
 from concur_batch.agent.gate import Draining, Event, Gate
 from concur_batch.agent.prompting import Format
-from concur_batch.agent.rollout import Rollout, Services
+from concur_batch.agent.rollout import Rollout, Services, Tally
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tokenizer import load_tokenizer
 from concur_batch.agent.turnstile import Turnstile
@@ -136,7 +136,7 @@ class AgentHost:
         """Sums over all agents so far, running ones included, for live views and the summary."""
         sums = dict(self._totals)
         for rollout in self._running.values():
-            for name in _STATUS:
+            for name in Tally.__slots__:
                 sums[name] = sums.get(name, 0) + getattr(rollout.tally, name)
         lags = sorted(self._lags_seconds)
         return {
@@ -185,7 +185,7 @@ class AgentHost:
 
     def _count(self, rollout: Rollout) -> None:
         self._running.pop(rollout.spec.agent_id, None)
-        for name in _STATUS:
+        for name in Tally.__slots__:
             self._totals[name] = self._totals.get(name, 0) + getattr(rollout.tally, name)
 
     async def _report(self, events: list[Event]) -> None:
@@ -233,24 +233,6 @@ class AgentHost:
             self._lags_seconds.append(time.monotonic() - began - _LAG_PROBE_SECONDS)
             if len(self._lags_seconds) > 20_000:
                 del self._lags_seconds[:10_000]
-
-
-_STATUS = (
-    "turns",
-    "tool_calls",
-    "malformed_turns",
-    "pauses",
-    "input_tokens",
-    "output_tokens",
-    "cached_device_tokens",
-    "cached_host_tokens",
-    "first_tokens",
-    "recomputed_tokens",
-    "rounding_tokens",
-    "generation_seconds",
-    "tool_seconds",
-    "paused_seconds",
-)
 
 
 def make_tools(config: HostConfig) -> ToolEnvironment:
