@@ -15,7 +15,7 @@ IMPURE = {
     "signal", "socket", "subprocess", "tempfile", "threading", "time", "urllib",
 }  # fmt: skip
 PURE = [
-    "control/law.py", "control/window.py", "control/policies.py",
+    "control/law.py", "control/window.py", "control/policies.py", "control/audit.py",
     "agent/spec.py", "agent/transcript.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py",
@@ -36,7 +36,7 @@ ALLOWED = {
     "report": {"driver", "trace"},
     "driver": {"agent", "control", "engine", "simulator", "trace", "workload"},
     "bench": {"trace", "report"},
-    "cli": {"agent", "bench", "driver", "engine", "report", "trace", "workload"},
+    "cli": {"agent", "bench", "control", "driver", "engine", "report", "trace", "workload"},
 }
 
 

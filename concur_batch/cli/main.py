@@ -7,6 +7,7 @@ import sys
 
 import typer
 
+from concur_batch.cli.audit import audit
 from concur_batch.cli.run import run
 from concur_batch.cli.schema import schema
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(run)
+app.command()(audit)
 app.command()(schema)
 
 

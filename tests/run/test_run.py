@@ -219,3 +219,14 @@ def test_the_whole_quickstart_shows_three_phases_and_the_law_at_work(tmp_path: P
     assert summary["pauses"] > 0
     assert 0.85 < summary["reward_mean"] < 1
     assert summary["turns_median"] >= 4
+
+
+def test_audit_reads_a_run_and_says_in_one_line_what_is_none(small: tuple[dict[str, Any], Run], tmp_path: Path) -> None:
+    summary, run = small
+    done = concur("audit", run.path)
+    assert done.returncode == 0, done.stderr
+    assert summary["run"] in done.stdout
+    assert "policy concur" in done.stdout
+    wrong = concur("audit", tmp_path)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "not a run directory" in wrong.stderr
