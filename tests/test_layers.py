@@ -20,7 +20,7 @@ PURE = [
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py",
     "driver/plan.py", "driver/snapshot.py",
-    "report/phases.py", "report/text.py",
+    "report/phases.py", "report/text.py", "report/life.py",
     "workload/schema.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
     *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
       if path.name not in ("server.py", "driver.py")],

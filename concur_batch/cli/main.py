@@ -8,6 +8,7 @@ import sys
 import typer
 
 from concur_batch.cli.audit import audit
+from concur_batch.cli.explain import explain
 from concur_batch.cli.run import run
 from concur_batch.cli.schema import schema
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(audit)
+app.command()(explain)
 app.command()(schema)
 
 

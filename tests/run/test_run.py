@@ -221,6 +221,22 @@ def test_the_whole_quickstart_shows_three_phases_and_the_law_at_work(tmp_path: P
     assert summary["turns_median"] >= 4
 
 
+def test_explain_tells_an_agents_life_in_order_of_time(small: tuple[dict[str, Any], Run]) -> None:
+    _, run = small
+    agent = run.agents_final().to_pylist()[0]
+    done = concur("explain", run.path, "--agent", agent["agent_id"])
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    moments = [float(line.split()[0]) for line in lines]
+    assert moments == sorted(moments)
+    assert sum(": generated " in line for line in lines) == agent["turns"]
+    assert sum(": ok, " in line or ": error, " in line for line in lines) == agent["tool_calls"]
+    assert f"reward {agent['reward']:g}" in lines[-1]
+    wrong = concur("explain", run.path, "--agent", agent["agent_id"] + "x")
+    assert wrong.returncode == 2
+    assert agent["agent_id"] in wrong.stderr
+
+
 def test_audit_reads_a_run_and_says_in_one_line_what_is_none(small: tuple[dict[str, Any], Run], tmp_path: Path) -> None:
     summary, run = small
     done = concur("audit", run.path)

@@ -1,0 +1,37 @@
+"""`concur explain`: one agent's life in order of time."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow.compute as pc
+import typer
+
+from concur_batch.report.life import tell
+from concur_batch.trace.files import TraceError
+from concur_batch.trace.reading import Run
+
+
+def explain(
+    run: Annotated[Path, typer.Argument(help="The run's directory.")],
+    agent: Annotated[str, typer.Option(help="The agent's id: its task's id, a slash, and the sample.")],
+) -> None:
+    """Tell one agent's life: waits, generations, tool calls, pauses and its end. Also while the run goes on."""
+    try:
+        found = Run(run)
+        of_agent = pc.field("agent_id") == agent
+        rows = [found.table(name, filter=of_agent).to_pylist() for name in ("agents", "turns", "tools")]
+        if not rows[0] and not rows[1]:
+            known = sorted(set(found.table("turns", columns=["agent_id"])["agent_id"].to_pylist()))
+            near = difflib.get_close_matches(agent, known, 3) or known[:3]
+            hint = f"; there are for instance {', '.join(near)}" if near else ""
+            print(f"concur: --agent {agent}: no such agent has done anything in {run}{hint}", file=sys.stderr)
+            sys.exit(2)
+    except TraceError as error:
+        print(f"concur: {error}", file=sys.stderr)
+        sys.exit(2)
+    for seconds, what in tell(*rows):
+        print(f"{seconds:9.2f}  {what}")
