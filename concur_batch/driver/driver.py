@@ -7,7 +7,7 @@ import importlib.metadata
 import platform
 import signal
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -152,7 +152,7 @@ class Driver:
         )
         await self._controller.open.remote()
         on_node = -(-count // len(nodes))
-        hosts = [await self._unless_stopped(self._add_host(node, on_node)) for node in places]
+        hosts = await self._unless_stopped(asyncio.gather(*(self._add_host(node, on_node) for node in places)))
         for index, host in enumerate(hosts):
             self._assign(host, list(self._agents[index::count]))
 
@@ -280,7 +280,7 @@ class Driver:
         else:
             self._hard_stop.set()
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _unless_stopped(self, work: Awaitable[T]) -> T:
         """Await start-up work that the first signal cuts short: nothing is worth draining yet. Raises _Stopped."""
         task = asyncio.ensure_future(work)
         while not task.done():
