@@ -19,7 +19,7 @@ setup: .venv/.done  ## Install concur and its tools into .venv
 	  echo 'No usable Python from 3.11 on: on Debian, apt-get install python3 python3-venv'; exit 2; fi
 	@echo "Installing concur into .venv with $(PYTHON) (about a minute) ..."
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 quickstart: setup  ## Run real agents with real tools on a simulated engine, in under a minute

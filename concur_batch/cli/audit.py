@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from concur_batch.control.audit import LEAST_PERIODS
 from concur_batch.control.audit import audit as diagnose
 from concur_batch.report.text import sparkline
 from concur_batch.trace.files import TraceError
@@ -31,6 +32,9 @@ def audit(run: Annotated[Path, typer.Argument(help="The run's directory.")]) -> 
     console.print(f"{found.manifest['run']}: policy {settings['policy']}, {len(control)} control periods")
     if windows:
         console.print(f"W {windows[0]:.0f} to {windows[-1]:.0f}  {sparkline(windows, 80)}")
+    if len(control) < LEAST_PERIODS:
+        console.print(f"too few to judge by: {LEAST_PERIODS} at least")
+        return
     findings = diagnose(control, agents, settings)
     if not findings:
         console.print("no diagnosis holds")

@@ -24,7 +24,7 @@ from concur_batch.report.live import make_view
 from concur_batch.report.summary import summarize
 from concur_batch.report.table import plan_table, summary_table
 from concur_batch.trace.files import TraceError
-from concur_batch.trace.manifest import write_manifest
+from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.workload.dryrun import plan, tool_specs
 from concur_batch.workload.errors import InputError
@@ -33,6 +33,7 @@ from concur_batch.workload.loading import Loaded, load, load_tasks
 from concur_batch.workload.schema import SandboxTools, SimulatedEngine
 from concur_batch.workload.tasks import Task
 from tools_env.bubblewrap import check
+from tools_env.sandbox import sweep
 
 
 def run(
@@ -116,12 +117,18 @@ def _drive(
     }
     write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(agents), "status": "starting"})
     with make_view(console, title) as view:
-        cluster = Cluster(ray_address)
+        try:
+            cluster = Cluster(ray_address)
+        except BaseException as error:
+            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            update_manifest(run_dir, status=status)
+            raise
         try:
             driver = Driver(workload, loaded.system, agents, run_dir, cluster, view.show, view.note)
             return asyncio.run(driver.run(manifest))
         finally:
             cluster.close()
+            sweep(run_dir / "workspaces")  # what agents that were stopped have left, now that no process holds it
 
 
 def _exit_code(outcome: Outcome, summary: dict[str, Any]) -> int:

@@ -32,7 +32,6 @@ from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
 from concur_batch.workload.schema import SglangEngine as SglangSection
 from concur_batch.workload.schema import SimulatedEngine, Workload
-from tools_env.sandbox import sweep
 
 _AGENTS_PER_HOST = 2000
 _POLL_SECONDS = 0.5
@@ -307,7 +306,6 @@ class Driver:
         for actor in (*hosts, self._controller, *recorders):
             if actor is not None:
                 ray.kill(actor)
-        sweep(self._run_dir / "workspaces")
 
     async def _within(self, seconds: float, ref: Any) -> None:
         """Wait for an actor's answer, so long at most, and not at all once a second signal has come."""

@@ -173,6 +173,9 @@ class SglangEngine:
                 if response.status not in (200, 404):
                     raise EngineError(f"{self._url}{path}: HTTP {response.status}")
                 return await response.text() if response.status == 200 else None
+        except aiohttp.ClientConnectorError as error:
+            reason = error.os_error.strerror or str(error.os_error)
+            raise EngineError(f"no server answers at {self._url} ({reason}): start it, or mend engine.url") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EngineError(f"{self._url}{path}: {str(error) or type(error).__name__}") from None
 

@@ -11,10 +11,6 @@ import pyarrow.compute as pc
 from concur_batch.trace.reading import Run
 
 _SUMS = (
-    "turns",
-    "tool_calls",
-    "malformed_turns",
-    "pauses",
     "input_tokens",
     "output_tokens",
     "cached_device_tokens",
@@ -36,15 +32,19 @@ _SUMS = (
 def summarize(run: Run) -> dict[str, Any]:
     """One flat object of figures, with units in the names; shares are None where their whole is zero.
 
-    Figures of agents are over the final rows; agents without one count as unfinished.
+    Agents, rewards and failures are over the final rows; agents without one count as unfinished. Turns, tokens and
+    tools are all that was done, by agents that have not ended and in attempts that failed as well.
     """
+    turns, tools = run.table("turns", columns=[*_SUMS, "action"]), run.table("tools", columns=["agent_id"])
     final, control = run.agents_final(), run.table("control").sort_by("seconds")
     wanted, seconds = int(run.manifest["agents"]), float(run.manifest.get("seconds") or 0.0)
-    sums = {name: _sum(final, name) for name in _SUMS}
+    sums: dict[str, Any] = {"turns": turns.num_rows, "tool_calls": tools.num_rows}
+    sums |= {name: _sum(turns, name) for name in _SUMS}
+    sums["malformed_turns"] = turns.filter(pc.field("action") == "malformed").num_rows
+    sums["pauses"] = turns.filter(pc.field("paused_seconds") > 0).num_rows
     failures = Counter(name for name in _failed(final)["failure_class"].to_pylist())
     computed = sums["first_tokens"] + sums["recomputed_tokens"] + sums["rounding_tokens"]
     rewards = final["reward"].drop_null()
-    turns = final["turns"].to_pylist()
     return {
         "run": run.manifest["run"],
         "run_dir": str(run.path),
@@ -58,7 +58,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "failures": dict(failures),
         "rewarded": len(rewards),
         "reward_mean": pc.mean(rewards).as_py() if len(rewards) else None,
-        "turns_median": float(pc.quantile(final["turns"], 0.5)[0].as_py()) if turns else None,
+        "turns_median": float(pc.quantile(final["turns"], 0.5)[0].as_py()) if final.num_rows else None,
         **{name: round(value, 3) if isinstance(value, float) else value for name, value in sums.items()},
         "hit_rate": _share(sums["cached_device_tokens"], sums["input_tokens"]),
         "host_hit_rate": _share(sums["cached_host_tokens"], sums["input_tokens"]),
@@ -84,15 +84,16 @@ def phase_seconds(control: pa.Table) -> dict[str, float]:
 
 def _window(control: pa.Table) -> dict[str, Any]:
     windows = [window for window in control["window_after"].to_pylist() if window is not None]
-    branches = Counter(control["branch"].to_pylist())
+    before = control["window_before"].to_pylist()
+    steps = [after - old for old, after in zip(before, control["window_after"].to_pylist(), strict=True) if after]
     return {
         "control_periods": control.num_rows,
         "stale_periods": sum(control["stale"].to_pylist()),
         "window_min": min(windows, default=None),
         "window_mean": round(sum(windows) / len(windows), 2) if windows else None,
         "window_max": max(windows, default=None),
-        "window_increases": branches["grow"],
-        "window_cuts": branches["cut"],
+        "window_increases": sum(step > 0 for step in steps),
+        "window_cuts": sum(step < 0 for step in steps),
         "evicted_tokens": _sum(control, "evicted_tokens"),
         "usage_max": pc.max(control["usage"]).as_py(),
         "occupancy_max": pc.max(control["occupancy"]).as_py(),

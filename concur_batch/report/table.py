@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,17 +28,16 @@ def plan_table(plan: Mapping[str, Any]) -> Group:
     tokens = plan["first_prompt_tokens"]
     batch.add_row("first prompt", f"{tokens} tokens" if tokens is not None else "")
     settings = Table(title="every setting", title_justify="left", show_header=False)
-    settings.add_column(style="cyan")
-    settings.add_column()
+    settings.add_column(style="cyan", overflow="fold")
+    settings.add_column(overflow="fold")
     for key, value in plan["settings"].items():
-        settings.add_row(key, Text("" if value is None else str(value)))
+        settings.add_row(key, Text("" if value is None else json.dumps(value, ensure_ascii=False)))
     return Group(batch, Panel(Text(plan["first_prompt"]), title="first prompt", title_align="left"), settings)
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """A summary (see report.summary) as a person reads it."""
-    simulated = "   (times and cache figures are of a simulated engine)" if summary["simulated"] else ""
-    table = Table(title=f"{summary['run']}: {summary['status']}{simulated}", title_justify="left", show_header=False)
+    table = Table(title=f"{summary['run']}: {summary['status']}", title_justify="left", show_header=False)
     table.add_column(style="bold cyan")
     table.add_column()
     failures = ", ".join(f"{count} {name}" for name, count in sorted(summary["failures"].items()))
@@ -48,6 +48,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     if summary["reward_mean"] is not None:
         table.add_row("reward", f"mean {summary['reward_mean']:.3f} over {summary['rewarded']}")
     table.add_row("time", f"{duration(summary['seconds'])}, policy {summary['policy']}")
+    if summary["simulated"]:
+        table.add_row("engine", "simulated, and so are times and cache figures")
     table.add_row(
         "work",
         f"{amount(summary['turns'])} turns (median {summary['turns_median'] or 0:g} an agent), "

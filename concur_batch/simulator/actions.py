@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ class Call:
 def write_turn(form: ActionFormat, think: str, calls: Sequence[Call]) -> str:
     """An assistant turn. Raises ValueError where the format cannot say it.
 
-    In the bash format a `bash` call is its command; `submit` is the command `submit` with the answer, quoted.
+    In the bash format a `bash` call is a bash block; `submit` is a block of its own kind with the answer.
     """
     if form == "hermes":
         blocks = [
@@ -36,12 +35,10 @@ def write_turn(form: ActionFormat, think: str, calls: Sequence[Call]) -> str:
     if form == "react":
         return f"Thought: {think}\nAction: {call.name}\nAction Input: {_json(dict(call.arguments))}"
     if call.name == "bash":
-        command = str(call.arguments["command"])
-    elif call.name == "submit":
-        command = f"submit {shlex.quote(str(call.arguments['answer']))}"
-    else:
-        raise ValueError(f"the bash format has no tool {call.name!r}")
-    return f"{think}\n```bash\n{command}\n```"
+        return f"{think}\n```bash\n{call.arguments['command']}\n```"
+    if call.name == "submit":
+        return f"{think}\n```submit\n{call.arguments['answer']}\n```"
+    raise ValueError(f"the bash format has no tool {call.name!r}")
 
 
 def _json(value: object) -> str:

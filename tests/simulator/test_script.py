@@ -163,7 +163,7 @@ def test_react_and_bash() -> None:
     first = said(bash, *START)
     assert first == "Look.\n```bash\nls 0\n```"
     history = [*START, ("assistant", first), ("user", "a.txt")]
-    assert said(bash, *history) == "Done.\n```bash\nsubmit 'it'\"'\"'s a.txt'\n```"
+    assert said(bash, *history) == "Done.\n```submit\nit's a.txt\n```"
 
 
 def test_a_format_that_cannot_say_it_is_told() -> None:

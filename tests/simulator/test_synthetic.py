@@ -54,7 +54,7 @@ def test_lengths_are_within_their_ranges_and_depend_on_task_and_seed() -> None:
 def test_bash_agents_run_work_as_a_command() -> None:
     model = SyntheticModel(SyntheticScript(turns=(1, 1)), TOKENIZER, "bash")
     first, last = run_agent(model, "Task a", 0)
-    assert first.endswith("\n```bash\nwork 1\n```") and last.endswith("\n```bash\nsubmit done\n```")
+    assert first.endswith("\n```bash\nwork 1\n```") and last.endswith("\n```submit\ndone\n```")
 
 
 def test_ranges_are_checked() -> None:
