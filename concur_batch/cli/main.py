@@ -5,30 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 
-import typer
-
-from concur_batch.cli.audit import audit
-from concur_batch.cli.explain import explain
-from concur_batch.cli.run import run
-from concur_batch.cli.schema import schema
-
-app = typer.Typer(
-    name="concur",
-    help="Run thousands of tool-using agents over one batch on SGLang, as fast as its KV cache allows.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-app.command()(run)
-app.command()(audit)
-app.command()(explain)
-app.command()(schema)
-
 
 def main() -> None:
     """Entry point. A Ctrl-C before a run has begun, or after, finds nothing to save."""
     try:
+        from concur_batch.cli.app import app  # here, since importing takes long enough to be interrupted
+
         app()
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("concur: stopped", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)

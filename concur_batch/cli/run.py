@@ -15,6 +15,7 @@ from concur_batch.agent.increment import rewriting
 from concur_batch.agent.prompting import initial_messages, observation_role
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tokenizer import TokenizerError, load_tokenizer
+from concur_batch.cli.signals import Stopped, stopped_by_signals
 from concur_batch.driver.cluster import Cluster, ClusterError
 from concur_batch.driver.directory import make_run_directory
 from concur_batch.driver.driver import Driver, Outcome, RunFailed
@@ -118,10 +119,13 @@ def _drive(
     write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(agents), "status": "starting"})
     with make_view(console, title) as view:
         try:
-            cluster = Cluster(ray_address)
-        except BaseException as error:
-            status = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            update_manifest(run_dir, status=status)
+            with stopped_by_signals():
+                cluster = Cluster(ray_address)
+        except Stopped as stopped:
+            update_manifest(run_dir, status="interrupted")
+            _fail("concur: stopped before the run began", stopped.exit_code)
+        except ClusterError:
+            update_manifest(run_dir, status="failed")
             raise
         try:
             driver = Driver(workload, loaded.system, agents, run_dir, cluster, view.show, view.note)

@@ -18,6 +18,8 @@ from concur_batch.trace.encode import encode
 from concur_batch.trace.outbox import Outbox
 from concur_batch.workload.schema import AgentCap, Concur, NoControl, RequestCap
 
+# So many readings in a row must fail before the engine counts as silent.
+_SILENT_PERIODS = 3
 # How long a restarted controller waits for hosts that do not come back.
 _INTRODUCTION_SECONDS = 10.0
 # With `smoothing: mean`, U is the mean of so many readings of a period.
@@ -55,6 +57,7 @@ class Controller:
         self._host_of: dict[str, str] = {}
         self._period = 0
         self._recomputed_tokens = 0
+        self._silent_periods = 0
         self._offset = time.monotonic() - (time.time() - config.started_at)
         self._last_row: dict[str, Any] = {}
         self._loop: asyncio.Task[None] | None = None
@@ -119,6 +122,7 @@ class Controller:
         ended = self._loop is not None and self._loop.done() and not self._loop.cancelled()
         return {
             **self._last_row,
+            "engine_silent": self._silent_periods >= _SILENT_PERIODS,
             "problem": repr(self._loop.exception()) if ended and self._loop is not None else None,
             "window": self._window.capacity,
             "places_held": self._window.places_held,
@@ -179,6 +183,7 @@ class Controller:
     def _step(self, readings: list[Reading | None]) -> None:
         """One control period: sample, verdict, permits, record."""
         sample = self._sampler.sample([reading for reading in readings if reading is not None], time.monotonic())
+        self._silent_periods = 0 if sample.reading is not None else self._silent_periods + 1
         verdict = self._policy.step(self._window.capacity, sample)
         self._push(self._window.resize(verdict.after))
         self._last_row = self._row(sample, verdict)

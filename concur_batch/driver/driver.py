@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from concur_batch.agent.host import AgentHost, HostConfig
 from concur_batch.agent.rollout import sampling_parameters
@@ -37,6 +37,9 @@ _AGENTS_PER_HOST = 2000
 _POLL_SECONDS = 0.5
 # A batch whose hosts die over and over is not saved by one more.
 _HOST_REPLACEMENTS = 8
+_HOST_STARTS = 3
+# How long a run that is being stopped waits for what may never come: a full disk, an engine that is gone.
+_STUCK_SECONDS = 15.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
@@ -86,6 +89,7 @@ class Driver:
         self._host_number = 0
         self._signal: int | None = None
         self._hard_stop = asyncio.Event()
+        self._stuck_since = 0.0
         self._snapshot = Snapshot(0.0, len(agents))
         self._accounts: dict[str, dict[str, Any]] = {}  # each host's last one, also of hosts that have died
 
@@ -164,6 +168,18 @@ class Driver:
             await client.close()
 
     async def _add_host(self, node: Node, hosts_on_node: int) -> str:
+        """Start a host; one that is killed while it starts is no worse than one that is killed later."""
+        for _ in range(_HOST_STARTS - 1):
+            try:
+                return await self._try_host(node, hosts_on_node)
+            except RayActorError as error:
+                self._on_note(f"a host died while it started ({_cause(error)}); once more")
+        try:
+            return await self._try_host(node, hosts_on_node)
+        except RayActorError as error:
+            raise RunFailed(f"a host could not be started: {_cause(error)}") from None
+
+    async def _try_host(self, node: Node, hosts_on_node: int) -> str:
         workload, info, engine = self._workload, self._info, self._engine
         assert engine is not None
         name = f"host{self._host_number}"
@@ -198,7 +214,7 @@ class Driver:
         host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
         try:
             await host.open.remote()
-        except RayError as error:
+        except RayTaskError as error:
             raise RunFailed(f"{name} could not start: {_cause(error)}") from None
         self._hosts[name] = host
         if self._signal is not None:
@@ -267,8 +283,17 @@ class Driver:
         for account in self._accounts.values():
             if account["fatal"]:
                 raise RunFailed(account["fatal"])
+        self._give_up_if_stuck()
         if self._engine is not None and not await self._engine.alive():
             raise RunFailed(f"the engine that was launched has ended; see {self._run_dir / 'engine'}")
+
+    def _give_up_if_stuck(self) -> None:
+        """While the run goes on, it waits for space or for the engine; once it is being stopped, not for long."""
+        if self._signal is None or not self._snapshot.notes:
+            self._stuck_since = time.monotonic()
+        elif time.monotonic() - self._stuck_since > _STUCK_SECONDS:
+            self._on_note(f"stopping at once: {self._snapshot.notes[0]}")
+            self._hard_stop.set()
 
     def _on_signal(self, number: int) -> None:
         if self._signal is None:
@@ -286,6 +311,7 @@ class Driver:
             await asyncio.wait([task], timeout=0.2)
             if self._signal is not None and not task.done():
                 task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
                 raise _Stopped
         return task.result()
 
@@ -301,7 +327,7 @@ class Driver:
         # Not cut short by a second signal: what is committed becomes Parquet, which takes a second or two.
         await asyncio.gather(*(_answer(recorder.close.remote(), 120) for recorder in recorders))
         if self._engine is not None and self._engine.actor is not None:
-            await _answer(self._engine.actor.stop.remote(), 60)
+            await self._within(60, self._engine.actor.stop.remote())
             ray.kill(self._engine.actor)
         for actor in (*hosts, self._controller, *recorders):
             if actor is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from dataclasses import dataclass
@@ -27,10 +28,18 @@ class RunningEngine:
 
     async def alive(self) -> bool:
         """Whether what we started still runs; what was there before us is not ours to judge."""
+        if self.actor is None:
+            return True
         try:
-            return self.actor is None or bool(await self.actor.alive.remote())
+            return bool(await asyncio.wait_for(_await_ref(self.actor.alive.remote()), 5))
+        except TimeoutError:
+            return True  # it is there and does not answer: the controller's readings tell that
         except RayError:
             return False
+
+
+async def _await_ref(ref: Any) -> Any:
+    return await ref
 
 
 async def start_engine(workload: Workload, cluster: Cluster, node: Node, run_dir: Path) -> RunningEngine:

@@ -57,6 +57,8 @@ def join(seconds: float, agents: int, control: Mapping[str, Any], hosts: Iterabl
     endings: dict[str, int] = {}
     rewarded, reward, lag = 0, 0.0, 0.0
     notes = [f"control has stopped: {control['problem']}"] if control.get("problem") else []
+    if control.get("engine_silent"):
+        notes.append("the engine does not answer")
     for host in hosts:
         for totals, part in ((sums, host["sums"]), (endings, host["endings"])):
             for name, value in part.items():

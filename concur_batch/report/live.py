@@ -137,6 +137,9 @@ class LineView:
             self._line(self._last)
 
     def show(self, snapshot: Snapshot) -> None:
+        for note in snapshot.notes:
+            if self._last is None or note not in self._last.notes:
+                self._print(note)
         self._last = snapshot
         if snapshot.seconds - self._shown_seconds >= _LINE_SECONDS:
             self._shown_seconds = snapshot.seconds

@@ -246,3 +246,28 @@ def test_audit_reads_a_run_and_says_in_one_line_what_is_none(small: tuple[dict[s
     wrong = concur("audit", tmp_path)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "not a run directory" in wrong.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_while_ray_starts_ends_everything_at_once(number: signal.Signals, tmp_path: Path) -> None:
+    running = Running(synthetic_workload(tmp_path, 4))
+
+    def ray_starts() -> list[psutil.Process]:
+        children = psutil.Process(running.process.pid).children(recursive=True)
+        return [child for child in children if "gcs_server" in child.name()]
+
+    started = wait_for(ray_starts, "Ray")
+    running.process.send_signal(number)
+    _, log = running.process.communicate(timeout=60)
+    assert running.process.returncode == 128 + number
+    assert "Traceback" not in log
+    (manifest,) = (tmp_path / "runs").glob("*/manifest.json")
+    assert json.loads(manifest.read_text())["status"] == "interrupted"
+    wait_for(lambda: not any(process.is_running() for process in started), "Ray's end", 20)
+
+
+def test_a_host_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    running = Running(synthetic_workload(tmp_path, 4))
+    running.actor("AgentHost").kill()
+    summary = running.end(0)
+    assert (summary["finished"], summary["status"]) == (4, "finished")

@@ -1,0 +1,20 @@
+"""The verbs of the `concur` command."""
+
+from __future__ import annotations
+
+import typer
+
+from concur_batch.cli.audit import audit
+from concur_batch.cli.explain import explain
+from concur_batch.cli.run import run
+from concur_batch.cli.schema import schema
+
+app = typer.Typer(
+    name="concur",
+    help="Run thousands of tool-using agents over one batch on SGLang, as fast as its KV cache allows.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for verb in (run, audit, explain, schema):
+    app.command()(verb)
