@@ -108,12 +108,12 @@ def _drive(
     workload = loaded.workload
     engine = "SIMULATED engine" if isinstance(workload.engine, SimulatedEngine) else workload.engine.kind
     title = f"{run_dir.name} · {engine} · {len(agents)} agents · {workload.model.name} · {workload.control.policy}"
-    digest = tasks_digest(tasks, workload.verify)
+    decides = identity(workload, tasks_digest(tasks, workload.verify))
     manifest: dict[str, Any] = {
         "workload": workload.model_dump(mode="json"),
         "workload_file": str(loaded.path),
-        "fingerprint": fingerprint(workload, digest),
-        "identity": identity(workload, digest),  # what the fingerprint is of
+        "fingerprint": fingerprint(decides),
+        "identity": decides,  # what the fingerprint is of
         "template_rewrites_history": rewrites,
     }
     write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(agents), "status": "starting"})

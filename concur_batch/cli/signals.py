@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from concur_batch.driver.driver import STOP_SIGNALS
+
 
 class Stopped(Exception):
     """A signal came."""
@@ -23,7 +25,7 @@ def stopped_by_signals() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
     try:
         yield
     except Stopped:
@@ -40,7 +42,7 @@ def stopped_by_signals() -> Iterator[None]:
 def _shut_down() -> None:
     import ray
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     with suppress(Exception):
         ray.shutdown()

@@ -76,6 +76,11 @@ class Cluster:
         ray.shutdown()
 
 
+async def await_ref(ref: Any) -> Any:
+    """An actor's answer, as a coroutine: what asyncio's tasks and time limits take."""
+    return await ref
+
+
 def _check_answers(address: str) -> None:
     """Ask quickly what Ray would ask for minutes: does anything listen there?"""
     host, _, port = address.removeprefix("ray://").rpartition(":")

@@ -21,7 +21,7 @@ from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.policies import make_policy
 from concur_batch.control.window import CHOICES
-from concur_batch.driver.cluster import Cluster, Node
+from concur_batch.driver.cluster import Cluster, Node, await_ref
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.snapshot import Snapshot, join
 from concur_batch.engine.protocol import EngineInfo
@@ -40,7 +40,7 @@ _HOST_REPLACEMENTS = 8
 _HOST_STARTS = 3
 # How long a run that is being stopped waits for what may never come: a full disk, an engine that is gone.
 _STUCK_SECONDS = 15.0
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class Driver:
         self._started_at, self._started_seconds = time.time(), time.monotonic()
         write_manifest(self._run_dir, {**manifest, **self._facts(), "status": "running"})
         loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
         try:
             await self._start()
@@ -115,7 +115,7 @@ class Driver:
             update_manifest(
                 self._run_dir, status=status, seconds=self._elapsed(), loop_lag_p99_seconds=round(lag_seconds, 4)
             )
-            for number in _SIGNALS:  # what is left is to say how it ended: nothing there is worth stopping
+            for number in STOP_SIGNALS:  # what is left is to say how it ended: nothing there is worth stopping
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
         return Outcome(self._run_dir, self._signal)
@@ -222,7 +222,7 @@ class Driver:
         return name
 
     def _assign(self, host: str, agents: list[AgentSpec]) -> None:
-        task = asyncio.ensure_future(_await_ref(self._hosts[host].run.remote(agents)))
+        task = asyncio.ensure_future(await_ref(self._hosts[host].run.remote(agents)))
         self._work[task] = (host, agents)
 
     async def _work_off(self) -> None:
@@ -356,14 +356,10 @@ class Driver:
         }
 
 
-async def _await_ref(ref: Any) -> Any:
-    return await ref
-
-
 async def _answer(ref: Any, seconds: float = 5) -> Any:
     """An actor's answer, or None if it dies, restarts or takes longer."""
     try:
-        return await asyncio.wait_for(_await_ref(ref), seconds)
+        return await asyncio.wait_for(await_ref(ref), seconds)
     except (RayError, TimeoutError):
         return None
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
-from concur_batch.driver.cluster import Cluster, Node
+from concur_batch.driver.cluster import Cluster, Node, await_ref
 from concur_batch.engine.launcher import Launcher
 from concur_batch.engine.protocol import EngineError
 from concur_batch.engine.simulated import SimulatedServer
@@ -31,15 +31,11 @@ class RunningEngine:
         if self.actor is None:
             return True
         try:
-            return bool(await asyncio.wait_for(_await_ref(self.actor.alive.remote()), 5))
+            return bool(await asyncio.wait_for(await_ref(self.actor.alive.remote()), 5))
         except TimeoutError:
             return True  # it is there and does not answer: the controller's readings tell that
         except RayError:
             return False
-
-
-async def _await_ref(ref: Any) -> Any:
-    return await ref
 
 
 async def start_engine(workload: Workload, cluster: Cluster, node: Node, run_dir: Path) -> RunningEngine:

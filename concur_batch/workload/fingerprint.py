@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -83,9 +83,9 @@ def identity(workload: Workload, tasks_digest: str) -> dict[str, Any]:
     return settings | contents
 
 
-def fingerprint(workload: Workload, tasks_digest: str) -> str:
-    """A digest of `identity`, as 32 hexadecimal digits."""
-    return _digest(orjson.dumps(identity(workload, tasks_digest), option=orjson.OPT_SORT_KEYS))
+def fingerprint(identity: Mapping[str, Any]) -> str:
+    """A digest of an `identity`, as 32 hexadecimal digits."""
+    return _digest(orjson.dumps(dict(identity), option=orjson.OPT_SORT_KEYS))
 
 
 def _is_runtime(key: str) -> bool:

@@ -24,7 +24,7 @@ def rows(place: Path) -> None:
 
 def print_of(*overrides: str) -> str:
     found = loaded(VERIFY, overrides=overrides)
-    return fingerprint(found.workload, tasks_digest(load_tasks(found), found.workload.verify))
+    return fingerprint(identity(found.workload, tasks_digest(load_tasks(found), found.workload.verify)))
 
 
 @pytest.mark.parametrize(
