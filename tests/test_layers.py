@@ -15,13 +15,15 @@ IMPURE = {
     "signal", "socket", "subprocess", "tempfile", "threading", "time", "urllib",
 }  # fmt: skip
 PURE = [
-    "control/law.py", "control/window.py", "control/policies.py", "control/audit.py",
+    *[f"control/{path.name}" for path in (PACKAGE / "control").glob("*.py")
+      if path.name not in ("controller.py", "gauges.py", "orders.py")],
     "agent/spec.py", "agent/transcript.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
-    "engine/protocol.py", "engine/signals.py", "engine/metrics.py",
+    "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/drift.py", "engine/pools.py",
     "driver/plan.py", "driver/snapshot.py",
-    "report/phases.py", "report/text.py", "report/life.py",
-    "workload/schema.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
+    "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
+    "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/same_work.py",
+    "workload/schema.py", "workload/change.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
     *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
       if path.name not in ("server.py", "driver.py")],
 ]  # fmt: skip
@@ -35,7 +37,7 @@ ALLOWED = {
     "agent": {"control", "engine", "trace", "workload"},
     "report": {"driver", "trace"},
     "driver": {"agent", "control", "engine", "simulator", "trace", "workload"},
-    "bench": {"trace", "report"},
+    "bench": {"agent", "control", "engine", "report", "simulator", "trace", "workload"},
     "cli": {"agent", "bench", "control", "driver", "engine", "report", "trace", "workload"},
 }
 

@@ -19,13 +19,16 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError
 
-from concur_batch.agent.gate import Draining, Event, Gate
+from concur_batch.agent.gate import Draining, Gate
 from concur_batch.agent.prompting import Format
-from concur_batch.agent.rollout import Rollout, Services, Tally
+from concur_batch.agent.rollout import Rollout, Tally
+from concur_batch.agent.services import Pool, Services
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tokenizer import load_tokenizer
 from concur_batch.agent.turnstile import Turnstile
-from concur_batch.control.window import Membership, Permit
+from concur_batch.control.member import Event, Permit
+from concur_batch.control.rules import Rules
+from concur_batch.engine.pools import PoolAddress
 from concur_batch.engine.sglang import SglangEngine
 from concur_batch.trace.encode import encode
 from concur_batch.trace.outbox import Outbox
@@ -45,8 +48,7 @@ class HostConfig:
     run: str
     name: str
     started_at: float  # wall clock of the run's start, to align this process's monotonic clock with
-    engine_url: str
-    api_key: str | None
+    pools: tuple[PoolAddress, ...]
     request_seconds: float
     retries: int
     tokenizer_directory: Path
@@ -58,9 +60,10 @@ class HostConfig:
     limits: Limits
     attempts: int
     context_tokens: int
-    page_size: int
     seed: int
-    per_generation: bool
+    rules: Rules
+    kv_budget_tokens: int | None
+    deadline_seconds: float | None
     hosts_on_node: int  # which share its sandboxes
 
 
@@ -82,19 +85,33 @@ class AgentHost:
         self._endings: dict[str, int] = {}
         self._rewards: list[float] = []
         self._lags_seconds: list[float] = []
-        self._unreported_recomputed = 0
+        self._spent: dict[str, tuple[int, int, int]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._incarnation = 0
+        self._addresses = {pool.name: pool.url for pool in config.pools}
         self._fatal: str | None = None
 
     async def open(self) -> None:
         """Connect to the engine and start reporting."""
         config = self._config
-        self._engine = SglangEngine(config.engine_url, config.request_seconds, config.retries, config.api_key)
+        self._engines = {
+            pool.url: SglangEngine(pool.url, config.request_seconds, config.retries, pool.api_key)
+            for pool in config.pools
+        }
         self._events: Outbox[Event] = Outbox(self._report)
         self._records: Outbox[bytes] = Outbox(self._commit)
-        self._gate = Gate(self._events.put, per_generation=config.per_generation)
+        self._gate = Gate(
+            self._events.put,
+            per_generation=config.rules.per_generation,
+            long_request_tokens=config.rules.long_request_tokens,
+        )
+        self._pools = {
+            pool.name: Pool(self._engines[pool.url], pool.dp_rank, pool.page_size, pool.tokens) for pool in config.pools
+        }
         self._services = Services(
             run=config.run,
-            engine=self._engine,
+            pools=self._pools,
+            spend=self._spend,
             tools=self._tools,
             specs=self._tools.specs(),
             tokenizer=self._tokenizer,
@@ -108,10 +125,10 @@ class AgentHost:
             sampling=config.sampling,
             limits=config.limits,
             context_tokens=config.context_tokens,
-            page_size=config.page_size,
+            kv_budget_tokens=config.kv_budget_tokens,
+            deadline_seconds=config.deadline_seconds,
             keep_workspaces=isinstance(config.tools, SandboxTools) and config.tools.keep_workspaces,
             host=config.name,
-            replica="0",
         )
         self._background = [asyncio.create_task(self._beat()), asyncio.create_task(self._probe_lag())]
         # Thousands of living coroutines make full collections slow, and there is next to nothing cyclic to collect.
@@ -120,13 +137,33 @@ class AgentHost:
 
     async def run(self, specs: Sequence[AgentSpec]) -> None:
         """Run these agents to their ends, with all of it recorded. Several calls may be under way."""
-        await asyncio.gather(*(self._run_agent(spec) for spec in specs))
+        tasks = [asyncio.create_task(self._run_agent(spec)) for spec in specs]
+        self._tasks |= {spec.agent_id: task for spec, task in zip(specs, tasks, strict=True)}
+        await asyncio.gather(*tasks)
         await self._records.sent()
         await self._events.sent()
 
-    async def permit(self, permits: list[Permit]) -> None:
-        """Take the controller's permits."""
-        self._gate.apply(permits)
+    async def permit(self, incarnation: int, permits: list[Permit]) -> None:
+        """Take the controller's permits; those of one that has died since are void."""
+        if incarnation == self._incarnation:
+            self._gate.apply(permits)
+
+    async def hang_up(self, pool: str) -> None:
+        """A pool has not answered for long: its requests would wait for an answer that never comes."""
+        await self._engines[self._addresses[pool]].hang_up()
+
+    async def resize_pool(self, pool: str, tokens: int) -> None:
+        """A pool has another size than before: its engine was restarted."""
+        self._pools[pool].tokens = tokens
+
+    async def cancel(self, agent_id: str) -> bool:
+        """End an agent now, with status `cancelled`; whether it was there and running."""
+        rollout, task = self._running.get(agent_id), self._tasks.get(agent_id)
+        return rollout is not None and task is not None and rollout.cancel(task)
+
+    async def agents(self) -> list[dict[str, Any]]:
+        """The agents that have not ended: what each does, since when, and how far it is."""
+        return [rollout.standing() for rollout in self._running.values()]
 
     async def drain(self) -> None:
         """Start no further turn; agents end after the turn they are in, with all of it recorded."""
@@ -154,12 +191,19 @@ class AgentHost:
             task.cancel()
         await self._events.close()
         await self._records.close()
-        await self._engine.close()
+        for engine in self._engines.values():
+            await engine.close()
         await self._tools.close()
         self._encoder.shutdown(wait=False)
 
     async def _run_agent(self, spec: AgentSpec) -> None:
         """All attempts of one agent. If the run is stopped before its end, it has no final row."""
+        try:
+            await self._attempt(spec)
+        finally:
+            del self._tasks[spec.agent_id]
+
+    async def _attempt(self, spec: AgentSpec) -> None:
         for attempt in range(spec.attempt, spec.attempt + self._config.attempts):
             rollout = Rollout(replace(spec, attempt=attempt), self._services)
             self._running[spec.agent_id] = rollout
@@ -195,8 +239,9 @@ class AgentHost:
 
     async def _introduce(self) -> None:
         """To a controller that does not know us: at first, or when it was restarted."""
-        census: list[Membership] = self._gate.census()
-        await self._controller.introduce.remote(self._config.name, _this_actor(), census)
+        self._incarnation = await self._controller.incarnation.remote()
+        census = self._gate.census()
+        await self._controller.introduce.remote(self._config.name, _this_actor(), census, self._incarnation)
 
     async def _commit(self, lines: list[bytes]) -> None:
         try:
@@ -208,22 +253,23 @@ class AgentHost:
     async def _beat(self) -> None:
         """Tell the controller what it records but need not know at once."""
         while True:
-            changes = self._gate.take_changes()
-            recomputed = self._recomputed_since_last_beat()
+            beats, spent = self._gate.take_beats(), self._spent
+            self._spent = {}
             try:
-                known = await self._controller.beat.remote(self._config.name, changes, recomputed)
+                known = await self._controller.beat.remote(self._config.name, beats, spent)
                 if not known:
                     await self._introduce()
             except RayError:  # a controller that restarts; its successor asks for a census
                 await asyncio.sleep(_BEAT_SECONDS)
             await asyncio.sleep(_BEAT_SECONDS)
 
-    def _recomputed_since_last_beat(self) -> int:
-        total = int(self._totals.get("recomputed_tokens", 0)) + sum(
-            rollout.tally.recomputed_tokens for rollout in self._running.values()
+    def _spend(self, pool: str, input_tokens: int, device_hit_tokens: int, recomputed_tokens: int) -> None:
+        before = self._spent.get(pool, (0, 0, 0))
+        self._spent[pool] = (
+            before[0] + input_tokens,
+            before[1] + device_hit_tokens,
+            before[2] + recomputed_tokens,
         )
-        new, self._unreported_recomputed = total - self._unreported_recomputed, total
-        return new
 
     async def _probe_lag(self) -> None:
         """How late the event loop wakes a sleeper: above 100 ms, tool results and grants are handled late."""

@@ -8,68 +8,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import orjson
 
 from concur_batch.agent.actions import Answer, Call, Calls, Malformed, Truncated, parse
-from concur_batch.agent.gate import Draining, Gate, Waits
-from concur_batch.agent.prompting import Format, initial_messages, observation_messages, retry_messages
+from concur_batch.agent.gate import Draining, Pass, Wish
+from concur_batch.agent.prompting import initial_messages, observation_messages, retry_messages
+from concur_batch.agent.services import Services
 from concur_batch.agent.spec import AgentSpec, AnswerCheck, CommandCheck, Ending
-from concur_batch.agent.tokenizer import Tokenizer
 from concur_batch.agent.transcript import Transcript
-from concur_batch.agent.turnstile import Turnstile
-from concur_batch.engine.protocol import ContextOverflow, Engine, EngineError, GenerationRequest
+from concur_batch.engine.protocol import (
+    ContextOverflow,
+    EngineDown,
+    EngineError,
+    Generation,
+    GenerationRequest,
+    PoolOverflow,
+)
 from concur_batch.trace.encode import encode_turn
-from concur_batch.workload.schema import Limits, Sampling
+from concur_batch.workload.schema import Sampling
 from tools_env.bubblewrap import SandboxUnavailable
 from tools_env.sandbox import SandboxSession
-from tools_env.spec import Session, ToolEnvironment, ToolResult, ToolSpec
+from tools_env.spec import Session, ToolResult
 from tools_env.verify import verify_answer, verify_command
 
 # Above this many characters an observation is tokenized in a thread: 1,000 agents share one event loop.
 _INLINE_CHARACTERS = 500
-
-
-class Records(Protocol):
-    """Where rows go."""
-
-    def put(self, item: bytes) -> int: ...
-
-    async def room(self) -> None:
-        """Wait while too many rows are not yet durable."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What every agent of a host shares."""
-
-    run: str
-    engine: Engine
-    tools: ToolEnvironment
-    specs: Sequence[ToolSpec]
-    tokenizer: Tokenizer
-    encoder: Executor  # where long observations are tokenized
-    turnstile: Turnstile
-    gate: Gate
-    records: Records
-    clock: Callable[[], float]  # seconds since the run's start
-    format: Format
-    system: str
-    sampling: Sampling
-    limits: Limits
-    context_tokens: int  # the engine's or the workload's limit, whichever is smaller
-    page_size: int
-    keep_workspaces: bool
-    host: str
-    replica: str
+# So often may pools go down under one generation before the agent counts as failed by the infrastructure.
+_MOST_DOWNS = 8
 
 
 @dataclass(slots=True)
@@ -127,6 +100,9 @@ class Rollout:
         # Each attempt asks for a place of its own: no permit of the one before can be taken for its own.
         self._place = f"{spec.agent_id}#{spec.attempt}"
         self._session: Session | None = None
+        self._pool = ""
+        self._turning = False
+        self._cancelled = False
         self._key = {
             "agent_id": spec.agent_id,
             "task_id": spec.task_id,
@@ -139,16 +115,24 @@ class Rollout:
         services = self._services
         try:
             try:
+                self._turning = True
                 ending = await self._turns()
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not self._cancelled or task is None:
+                    raise
+                task.uncancel()
+                ending = Ending("cancelled", "cancelled", "cancelled", "by the operator")
             except (EngineError, SandboxUnavailable, SandboxFailed) as error:
                 ending = Ending("failed", type(error).__name__, "infrastructure", str(error))
             except Draining:
                 raise
             except Exception as error:  # a fault of ours, or one that nobody foresaw: only this agent notices
                 ending = Ending("failed", "error", "infrastructure", f"{type(error).__name__}: {error}")
+            self._turning = False
             services.gate.leave(self._place)  # before the check: it needs no place at the engine
             row = self._row(ending)
-            if ending.status != "failed" and self.spec.check is not None:
+            if ending.status not in ("failed", "cancelled") and self.spec.check is not None:
                 row |= await self._verify(self.spec.check, ending)
             return ending, row
         finally:
@@ -156,6 +140,30 @@ class Rollout:
             if self._session is not None:
                 with contextlib.suppress(Exception):  # a workspace that stays behind is swept at the run's end
                     await self._session.close(keep=services.keep_workspaces)
+
+    def cancel(self, task: asyncio.Task[None]) -> bool:
+        """End the agent, which runs in `task`, with status `cancelled`; False if it is at its end already."""
+        if not self._turning or self._cancelled:
+            return False
+        self._cancelled = True
+        task.cancel()
+        return True
+
+    def standing(self) -> dict[str, Any]:
+        """What the agent does now, for how many seconds, and how far it is."""
+        state, seconds, pool = self._services.gate.standing(self._place)
+        return {
+            "agent_id": self.spec.agent_id,
+            "attempt": self.spec.attempt,
+            "state": state.value,
+            "state_seconds": seconds,
+            "pool": pool,
+            "turns": self.tally.turns,
+            "context_tokens": len(self._transcript.ids),
+            "pauses": self.tally.pauses,
+            "running_seconds": self._services.clock() - self._started_seconds,
+            "active_seconds": self.tally.active_seconds,
+        }
 
     async def _turns(self) -> Ending:
         services = self._services
@@ -169,18 +177,40 @@ class Rollout:
             if ending is not None:
                 return ending
             wanted_seconds = services.clock()
-            await services.records.room()
-            waits = await services.gate.enter(self._place)
-            await services.turnstile.enter()
+            leave = await self._enter()
+            if leave is None:
+                return self._past_deadline()
             if self._session is None:
                 self._admitted_seconds = services.clock()
                 self._session = await services.tools.open(self.spec.agent_id, self.spec.files)
-            elif waits.paused_seconds:
-                self.tally.pauses += 1
             # A pause may have outlasted the wall clock's limit.
-            ending = self._over_limit() or await self._turn(self._session, wanted_seconds, waits)
+            ending = self._over_limit() or await self._turn(self._session, wanted_seconds, leave)
             if ending is not None:
                 return ending
+
+    async def _enter(self) -> Pass | None:
+        """Wait for leave to generate; None where the agent's deadline comes first."""
+        services, transcript = self._services, self._transcript
+        wish = Wish(len(transcript.ids), len(transcript.ids) - transcript.known_tokens)
+        left = None if self._deadline_seconds is None else self._deadline_seconds - services.clock()
+        try:
+            async with asyncio.timeout(left):
+                await services.records.room()
+                leave = await services.gate.enter(self._place, wish, self.spec.traits)
+        except TimeoutError:
+            return None
+        await services.turnstile.enter()
+        self.tally.pauses += leave.waited
+        self._pool = leave.pool
+        return leave
+
+    def _past_deadline(self) -> Ending:
+        return _limit("deadline", f"not done by its deadline, {self._deadline_seconds:g} s after the run's start")
+
+    @property
+    def _deadline_seconds(self) -> float | None:
+        own, common = self.spec.traits.deadline_seconds, self._services.deadline_seconds
+        return min((deadline for deadline in (own, common) if deadline is not None), default=None)
 
     def _over_limit(self) -> Ending | None:
         limits, tally = self._services.limits, self.tally
@@ -188,6 +218,13 @@ class Rollout:
             return _limit("turns", f"{limits.turns} turns")
         if len(self._transcript.ids) >= self._services.context_tokens:
             return _limit("context", f"the history fills the context of {self._services.context_tokens} tokens")
+        pools = [pool.tokens for pool in self._services.pools.values()]
+        largest = None if None in pools else max(tokens for tokens in pools if tokens is not None)
+        if largest is not None and len(self._transcript.ids) >= largest:
+            return _oversized(f"the history fills the whole KV pool of {largest} tokens")
+        budget = self._services.kv_budget_tokens
+        if budget is not None and len(self._transcript.ids) > budget:
+            return _limit("kv_budget", f"the history has outgrown the budget of {budget} tokens")
         if limits.output_tokens is not None and tally.output_tokens >= limits.output_tokens:
             return _limit("output_tokens", f"{limits.output_tokens} output tokens")
         if limits.active_seconds is not None and tally.active_seconds >= limits.active_seconds:
@@ -199,38 +236,79 @@ class Rollout:
             and now_seconds - admitted_seconds >= limits.wall_seconds
         ):
             return _limit("wall_seconds", f"{limits.wall_seconds:g} s since its admission")
+        if self._deadline_seconds is not None and now_seconds >= self._deadline_seconds:
+            return self._past_deadline()
         return None
 
-    async def _turn(self, session: Session, wanted_seconds: float, waits: Waits) -> Ending | None:
-        services, transcript, tally = self._services, self._transcript, self.tally
-        bounds = {"length": services.sampling.max_tokens, "context": services.context_tokens - len(transcript.ids)}
+    def _bounds(self) -> dict[str, int]:
+        """What would cut the next output, in tokens, by the name of the limit."""
+        services, length = self._services, len(self._transcript.ids)
+        bounds = {"length": services.sampling.max_tokens, "context": services.context_tokens - length}
         if services.limits.output_tokens is not None:
-            bounds["output_tokens"] = services.limits.output_tokens - tally.output_tokens
-        bound = min(bounds, key=lambda name: bounds[name])
-        request = GenerationRequest(
-            rid=f"{self._rid}-{tally.turns:05d}",
-            input_ids=transcript.ids,
-            max_new_tokens=bounds[bound],
-            seed=self.spec.seed,
-            sampling=sampling_parameters(services.sampling),
-            logprobs=services.sampling.logprobs,
-        )
-        delta = transcript.take_delta()
-        generation_started = services.clock()
+            bounds["output_tokens"] = services.limits.output_tokens - self.tally.output_tokens
+        pool_tokens = services.pools[self._pool].tokens
+        if pool_tokens is not None:
+            bounds["pool"] = max(1, pool_tokens - length)
+        return bounds
+
+    async def _generate(self, leave: Pass) -> tuple[Generation, str, float]:
+        """One generation, the name of the limit that would cut it, and when it began.
+
+        Where a pool goes down under it, it is made anew in the next one.
+        """
+        services = self._services
+        downs = 0
+        while True:
+            bounds = self._bounds()
+            bound = min(bounds, key=lambda name: bounds[name])
+            pool = services.pools[self._pool]
+            request = GenerationRequest(
+                rid=f"{self._rid}-{self.tally.turns:05d}",
+                input_ids=self._transcript.ids,
+                max_new_tokens=bounds[bound],
+                seed=self.spec.seed,
+                sampling=sampling_parameters(services.sampling),
+                logprobs=services.sampling.logprobs,
+                dp_rank=pool.dp_rank,
+            )
+            started_seconds = services.clock()
+            try:
+                return await pool.engine.generate(request), bound, started_seconds
+            except EngineDown as error:
+                downs += 1
+                if downs == _MOST_DOWNS:
+                    raise EngineError(f"pools went down {downs} times under one generation, at last: {error}") from None
+            # Parked until the controller knows a pool that answers. It may believe in this one: do not ask at once.
+            services.gate.found_down(self._place)
+            await asyncio.sleep(random.uniform(0, min(30.0, 0.125 * 2**downs)))
+            again = await self._enter()
+            if again is None:
+                raise DeadlinePassed
+            leave.pool = again.pool
+            leave.paused_seconds += again.paused_seconds
+
+    async def _turn(self, session: Session, wanted_seconds: float, leave: Pass) -> Ending | None:
+        services, transcript, tally = self._services, self._transcript, self.tally
         try:
-            generation = await services.engine.generate(request)
+            generation, bound, generation_started = await self._generate(leave)
+        except PoolOverflow as error:
+            return _oversized(str(error))
         except ContextOverflow as error:
             return _limit("context", str(error))
+        except DeadlinePassed:
+            return self._past_deadline()
         generation_seconds = services.clock() - generation_started
-        services.gate.generated(self._place)
+        delta = transcript.take_delta()
+        services.gate.generated(self._place, generation.input_tokens + len(generation.output_ids))
         await services.turnstile.enter()
         tokens = transcript.account(
             generation.input_tokens,
             generation.cached_device_tokens,
             generation.cached_host_tokens,
             generation.cached_storage_tokens,
-            services.page_size,
+            services.pools[self._pool].page_size,
         )
+        services.spend(self._pool, generation.input_tokens, generation.cached_device_tokens, tokens.recomputed)
         transcript.generated(generation.output_ids)
         text = services.tokenizer.decode(generation.output_ids)
         thinking = services.tokenizer.template.opens_thinking
@@ -250,8 +328,8 @@ class Rollout:
         row = {
             **self._key,
             "turn": tally.turns - 1,
-            "rid": request.rid,
-            "replica": services.replica,
+            "rid": f"{self._rid}-{tally.turns - 1:05d}",
+            "replica": self._pool,
             "request_attempts": generation.attempts,
             "input_delta_ids": delta,
             "output_ids": np.asarray(generation.output_ids, dtype=np.int32),
@@ -273,9 +351,9 @@ class Rollout:
             "started_seconds": wanted_seconds,
             "generation_started_seconds": generation_started,
             "ended_seconds": services.clock(),
-            "pending_seconds": waits.pending_seconds,
-            "paused_seconds": waits.paused_seconds,
-            "queue_seconds": waits.queue_seconds,
+            "pending_seconds": leave.pending_seconds,
+            "paused_seconds": leave.paused_seconds,
+            "queue_seconds": leave.queue_seconds,
             "generation_seconds": generation_seconds,
             "tool_queue_seconds": tool_queue_seconds,
             "tool_seconds": tool_seconds,
@@ -326,7 +404,8 @@ class Rollout:
             case Answer(text=text):
                 return Ending("finished", "answer", answer=text), []
             case Truncated():
-                return _limit(bound, "the turn's output was cut at its token limit; nothing in it was executed"), []
+                detail = "the turn's output was cut at its token limit; nothing in it was executed"
+                return (_oversized(detail) if bound == "pool" else _limit(bound, detail)), []
             case Malformed(reason=reason):
                 self.tally.malformed_turns += 1
                 self._malformed_in_a_row += 1
@@ -385,8 +464,12 @@ class Rollout:
             "ended_seconds": services.clock(),
             "ended_at": datetime.now(UTC).isoformat(timespec="microseconds"),
             "host": services.host,
-            "replica": services.replica,
+            "replica": self._pool,
         }
+
+
+class DeadlinePassed(Exception):
+    """The agent's deadline came while it waited for a pool."""
 
 
 class SandboxFailed(Exception):
@@ -398,6 +481,10 @@ _ACTION_NAMES = {Calls: "calls", Answer: "answer", Malformed: "malformed", Trunc
 
 def _limit(reason: str, detail: str) -> Ending:
     return Ending("limit", reason, "limit", detail)
+
+
+def _oversized(detail: str) -> Ending:
+    return Ending("oversized", "pool", "limit", detail)
 
 
 def sampling_parameters(sampling: Sampling) -> dict[str, Any]:

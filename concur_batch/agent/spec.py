@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-Status = Literal["finished", "limit", "failed"]
+from concur_batch.control.member import NO_TRAITS, Traits
+
+Status = Literal["finished", "limit", "oversized", "failed", "cancelled"]
 FailureClass = Literal["model", "tool", "infrastructure", "limit", "cancelled"]
 
 
@@ -38,6 +40,7 @@ class AgentSpec:
     prompt: str
     files: Mapping[str, str] = field(default_factory=dict)
     check: CommandCheck | AnswerCheck | None = None
+    traits: Traits = NO_TRAITS
     attempt: int = 0
 
 
@@ -45,7 +48,8 @@ class AgentSpec:
 class Ending:
     """How an attempt ended.
 
-    finished: the agent said that it is done. limit: one of its limits ended it, cleanly. failed: see the class;
+    finished: the agent said that it is done. limit: one of its limits ended it, cleanly. oversized: its history fits no
+    KV pool. cancelled: the operator ended it. failed: see the class;
     `model` is the model's own doing (malformed actions in a row), `infrastructure` is nobody's and is tried again.
     """
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from concur_batch.cli.audit import audit
+from concur_batch.cli.ctl import ctl
 from concur_batch.cli.explain import explain
+from concur_batch.cli.ps import ps
 from concur_batch.cli.run import run
 from concur_batch.cli.schema import schema
 
@@ -16,5 +18,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (run, audit, explain, schema):
+for verb in (run, ps, audit, explain, schema):
     app.command()(verb)
+app.add_typer(ctl)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from concur_batch.control.audit import LEAST_PERIODS
 from concur_batch.control.audit import audit as diagnose
+from concur_batch.control.audit import by_pool, operator_changes
+from concur_batch.control.finding import LEAST_PERIODS, Finding, Row
 from concur_batch.report.text import sparkline
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.reading import Run
 
+_BARS = 80
+
 
 def audit(run: Annotated[Path, typer.Argument(help="The run's directory.")]) -> None:
-    """Say how a run's window went, and every diagnosis that holds: evidence, likely cause, and what to change."""
+    """Say how a run's windows went, what its operator changed, and every diagnosis that holds: evidence, likely cause,
+    and what to change."""
     try:
         found = Run(run)
         control = found.table("control").sort_by("seconds").to_pylist()
@@ -26,22 +33,47 @@ def audit(run: Annotated[Path, typer.Argument(help="The run's directory.")]) -> 
     except TraceError as error:
         print(f"concur: {error}", file=sys.stderr)
         sys.exit(2)
-    console = Console()
     settings = found.manifest["workload"]["control"]
-    windows = [float(row["window_after"]) for row in control if row["window_after"] is not None]
-    console.print(f"{found.manifest['run']}: policy {settings['policy']}, {len(control)} control periods")
-    if windows:
-        console.print(f"W {windows[0]:.0f} to {windows[-1]:.0f}  {sparkline(windows, 80)}")
-    if len(control) < LEAST_PERIODS:
-        console.print(f"too few to judge by: {LEAST_PERIODS} at least")
-        return
+    pools = by_pool(control)
+    periods = max(map(len, pools.values()), default=0)
+    each = f" of each of {len(pools)} KV pools" if len(pools) > 1 else ""
+    print(f"{found.manifest['run']}: policy {settings['policy']}, {periods} control periods{each}")
+    for pool, rows in pools.items():
+        for line in _trajectory(rows):
+            print(line if len(pools) == 1 else f"{pool}: {line}")
+    changes = operator_changes(control)
+    for seconds, what in changes:
+        print(f"changed at {seconds:.2f} s: {what}")
+    if changes:
+        print("settings below are those that the run began with")
+    if periods < LEAST_PERIODS:
+        print(f"too few periods to judge a window by: {LEAST_PERIODS} at least")
     findings = diagnose(control, agents, settings)
-    if not findings:
-        console.print("no diagnosis holds")
-        return
+    if findings:
+        _print(findings)
+    else:
+        print("no diagnosis holds")
+
+
+def _trajectory(rows: Sequence[Row]) -> list[str]:
+    """W from the first period to the last, in figures and as bars; nothing where nothing bounds it."""
+    windows = [float(row["window_after"]) for row in rows if row["window_after"] is not None]
+    if not windows:
+        return []
+    branches = Counter(row["branch"] for row in rows)
+    bars = min(_BARS, len(windows))
+    return [
+        f"W {windows[0]:.0f} to {windows[-1]:.0f}, least {min(windows):.0f}, most {max(windows):.0f}, "
+        f"increases {branches['grow']}, cuts {branches['cut']}",
+        sparkline([windows[bar * len(windows) // bars] for bar in range(bars)], bars),
+    ]
+
+
+def _print(findings: Sequence[Finding]) -> None:
     table = Table(show_header=True, show_lines=True)
     for column in ("diagnosis", "evidence", "likely cause", "change"):
         table.add_column(column)
     for finding in findings:
-        table.add_row(finding.name, finding.evidence, finding.cause, finding.change)
-    console.print(table)
+        name = finding.name if finding.pool is None else f"{finding.pool}: {finding.name}"
+        table.add_row(*map(Text, (name, finding.evidence, finding.cause, finding.change)))
+    Console().print(table)

@@ -23,8 +23,10 @@ def explain(
     try:
         found = Run(run)
         of_agent = pc.field("agent_id") == agent
-        rows = [found.table(name, filter=of_agent).to_pylist() for name in ("agents", "turns", "tools")]
-        if not rows[0] and not rows[1]:
+        attempts, turns, tools = (
+            found.table(name, filter=of_agent).to_pylist() for name in ("agents", "turns", "tools")
+        )
+        if not attempts and not turns:
             known = sorted(set(found.table("turns", columns=["agent_id"])["agent_id"].to_pylist()))
             near = difflib.get_close_matches(agent, known, 3) or known[:3]
             hint = f"; there are for instance {', '.join(near)}" if near else ""
@@ -33,5 +35,5 @@ def explain(
     except TraceError as error:
         print(f"concur: {error}", file=sys.stderr)
         sys.exit(2)
-    for seconds, what in tell(*rows):
+    for seconds, what in tell(attempts, turns, tools, found.table("control").to_pylist()):
         print(f"{seconds:9.2f}  {what}")

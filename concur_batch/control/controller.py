@@ -1,42 +1,47 @@
-"""The Ray actor that owns the window: reads the engine's signals each period, decides, pushes permits to the hosts."""
+"""The Ray actor around the governor: reads the engine's signals each period, pushes permits to the hosts, records."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from concur_batch.control.policies import Policy, Verdict, make_policy
-from concur_batch.control.window import Membership, Permit, State, Window
-from concur_batch.engine.protocol import EngineError, Reading
-from concur_batch.engine.sglang import SglangEngine
-from concur_batch.engine.signals import Sample, Sampler
-from concur_batch.report.phases import PhaseTracker
+from concur_batch.control.gauges import Answers, Gauges
+from concur_batch.control.governor import Governor
+from concur_batch.control.member import Beat, Event, Membership, Permit, State
+from concur_batch.control.orders import Orders, read_orders, write_orders
+from concur_batch.control.overview import overview
+from concur_batch.engine.pools import PoolAddress
+from concur_batch.engine.protocol import Reading
 from concur_batch.trace.encode import encode
 from concur_batch.trace.outbox import Outbox
-from concur_batch.workload.schema import AgentCap, Concur, NoControl, RequestCap
+from concur_batch.workload.change import changed, differences
+from concur_batch.workload.schema import AnyControl
 
-# So many readings in a row must fail before the engine counts as silent.
-_SILENT_PERIODS = 3
 # How long a restarted controller waits for hosts that do not come back.
 _INTRODUCTION_SECONDS = 10.0
-# With `smoothing: mean`, U is the mean of so many readings of a period.
-_READINGS_PER_PERIOD = 4
+# A host that takes longer to answer hangs, or is gone and not yet known to be.
+_HOST_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """Plain data; `hosts` is how many hosts must have introduced themselves before anything is granted."""
+    """Plain data; `hosts` is how many hosts must have introduced themselves before anything is granted.
+
+    `orders` is the file that keeps what the operator orders; without one, a restart forgets it.
+    """
 
     run: str
     started_at: float
-    engine_url: str
-    api_key: str | None
-    control: NoControl | RequestCap | AgentCap | Concur
+    pools: tuple[PoolAddress, ...]
+    control: AnyControl
     agents: int
     hosts: int
+    orders: Path | None = None
 
 
 class Controller:
@@ -48,65 +53,73 @@ class Controller:
     def __init__(self, config: ControllerConfig, recorder: Any) -> None:
         self._config = config
         self._recorder = _named_actor(recorder) if isinstance(recorder, str) else recorder
-        self._policy: Policy = make_policy(config.control, config.agents)
         # Nobody is granted anything before the hosts have told what they hold: this may be a restart.
-        self._window = Window(None, self._policy.per_generation, granting=False)
-        self._sampler = Sampler()
-        self._phases = PhaseTracker()
+        kept = read_orders(config.orders) if config.orders is not None else None
+        orders = kept or Orders(config.control)
+        self._governor = Governor(orders.control, [pool.name for pool in config.pools], config.agents)
+        self._governor.admission.suspended = orders.suspended
+        if ordered := orders.since(config.control):
+            self._governor.note(f"after a restart of the controller: {', '.join(ordered)}")
         self._hosts: dict[str, Any] = {}
         self._host_of: dict[str, str] = {}
-        self._period = 0
-        self._recomputed_tokens = 0
-        self._silent_periods = 0
+        self._pool_tokens = {pool.name: pool.tokens for pool in config.pools}
         self._offset = time.monotonic() - (time.time() - config.started_at)
-        self._last_row: dict[str, Any] = {}
+        self._incarnation = time.time_ns()
+        self._silent: set[str] = set()
         self._loop: asyncio.Task[None] | None = None
+        self._begun = asyncio.Event()
 
     async def open(self) -> None:
         """Start the control loop."""
         if self._loop is None:
-            self._engine = SglangEngine(self._config.engine_url, 10, 0, self._config.api_key)
+            self._gauges = Gauges(self._config.pools, self._offset)
             self._records: Outbox[bytes] = Outbox(self._commit)
             self._loop = asyncio.create_task(self._control())
 
-    async def introduce(self, host: str, handle: Any, census: list[Membership]) -> None:
-        """A host makes itself known, with all its agents; grants begin once every host has, or after a while."""
+    async def incarnation(self) -> int:
+        """Which controller this is, of those that Ray has started one after the other."""
+        return self._incarnation
+
+    async def introduce(self, host: str, handle: Any, census: list[Membership], incarnation: int) -> None:
+        """A host makes itself known, with all its agents; grants begin once every host has, or after a while.
+
+        Void unless the host takes this incarnation's permits: those of one before, which may still be on their way, are
+        in no census.
+        """
+        if incarnation != self._incarnation:
+            return
         await self.open()
         self._hosts[host] = handle
+        for pool in self._config.pools:  # it knows the sizes as they were when the run began
+            if (tokens := self._pool_tokens[pool.name]) is not None and tokens != pool.tokens:
+                handle.resize_pool.remote(pool.name, tokens)
         for entry in census:
             self._host_of[entry.agent] = host
-        permits = self._window.restore(census)
-        self._push(permits)
+        self._push(self._governor.admission.restore(census, self._now()))
         if len(self._hosts) >= self._config.hosts:
-            self._grant()
+            self._begin()
 
-    async def report(self, host: str, events: list[tuple[str, str, int]]) -> bool:
+    async def report(self, host: str, events: list[Event]) -> bool:
         """Events of a host's agents, in order. False: this controller does not know the host yet."""
         if host not in self._hosts:
             return False
         permits: list[Permit] = []
-        for kind, agent, epoch in events:
-            match kind:
-                case "arrive":
-                    self._host_of[agent] = host
-                    permits += self._window.arrive(agent)
-                case "boundary":
-                    permits += self._window.reached_boundary(agent, epoch)
-                case "yield":
-                    permits += self._window.yield_place(agent)
-                case "release":
-                    permits += self._window.release(agent)
-                    self._host_of.pop(agent, None)
+        for event in events:
+            if event.kind == "arrive":
+                self._host_of[event.agent] = host
+            permits += self._governor.admission.take(event, self._now())
+            if event.kind == "release":
+                self._host_of.pop(event.agent, None)
         self._push(permits)
         return True
 
-    async def beat(self, host: str, changes: list[tuple[str, str]], recomputed_tokens: int) -> bool:
-        """Agents of a host that went from generating to tool wait or back, for the record."""
-        self._recomputed_tokens += recomputed_tokens
+    async def beat(self, host: str, beats: list[Beat], spent: Mapping[str, tuple[int, int, int]]) -> bool:
+        """What agents with a place do, and the tokens of the turns that ended (see `Governor.spent`)."""
+        for pool, tokens in spent.items():
+            self._governor.spent(pool, *tokens)
         if host not in self._hosts:
             return False
-        for agent, state in changes:
-            self._window.observe(agent, State(state))
+        self._governor.admission.beat(beats, self._now())
         return True
 
     async def lost(self, host: str) -> None:
@@ -115,19 +128,69 @@ class Controller:
         agents = [agent for agent, owner in self._host_of.items() if owner == host]
         for agent in agents:
             del self._host_of[agent]
-        self._push(self._window.release(*agents))
+        self._push(self._governor.admission.release(agents, self._now()))
+
+    async def change(self, control: AnyControl, note: str) -> None:
+        """Go on under other settings of the same policy; `note` goes on record. Raises ValueError."""
+        self._governor.change(control)
+        self._governor.note(note)
+
+    async def set(self, settings: Sequence[str]) -> list[str]:
+        """Change settings, given as `control.u_high=0.6`; what changed, a line each. Raises InputError, or TraceError
+        where the change cannot be kept: it is not made then."""
+        before = self._governor.control
+        after = changed(before, settings)
+        lines = differences(before, after)
+        if lines:
+            self._keep(Orders(after, self._governor.admission.suspended))
+            await self.change(after, "; ".join(lines))
+        return lines
+
+    async def suspend(self, suspended: bool) -> bool:
+        """Pause every agent at its next boundary, or let them go on; False where it was so already. Raises TraceError
+        where that cannot be kept: nothing changes then."""
+        if suspended is self._governor.admission.suspended:
+            return False
+        self._keep(Orders(self._governor.control, suspended))
+        self._governor.note("paused" if suspended else "resumed")
+        self._push(self._governor.admission.suspend(suspended, self._now()))
+        return True
+
+    async def cancel(self, agent_id: str) -> bool:
+        """End an agent now, with status `cancelled`; False where no host runs it, or it is at its end already."""
+        found = any((await self._ask("cancel", agent_id)).values())
+        if found:
+            self._governor.note(f"cancelled {agent_id}")
+        return found
+
+    async def picture(self) -> dict[str, Any]:
+        """The run as it is now: `seconds` since its start, `control` (see `status`), all `agents` that have not ended,
+        as their hosts see them, and the `silent_hosts`, whose agents are missing."""
+        answers = await self._ask("agents")
+        return {
+            "seconds": self._now(),
+            "control": await self.status(),
+            "agents": [agent for agents in answers.values() for agent in agents or ()],
+            "silent_hosts": [host for host, agents in answers.items() if agents is None],
+        }
 
     async def status(self) -> dict[str, Any]:
-        """The last control row, with the window as it is now; `problem` is what ended the control loop, if anything."""
+        """The windows as they are now, summed up, with the last rows of all pools; `problem` is what ended the control
+        loop, if anything did."""
         ended = self._loop is not None and self._loop.done() and not self._loop.cancelled()
+        admission = self._governor.admission
+        counts = admission.counts()
+        capacities = [window.capacity for window in admission.windows.values()]
         return {
-            **self._last_row,
-            "engine_silent": self._silent_periods >= _SILENT_PERIODS,
+            **overview(list(self._governor.last_rows.values())),
+            "window": None if None in capacities else sum(capacity or 0 for capacity in capacities),
+            "pools": self._governor.last_rows,
+            "silent_pools": self._governor.silent(),
+            "suspended": admission.suspended,
             "problem": repr(self._loop.exception()) if ended and self._loop is not None else None,
-            "window": self._window.capacity,
-            "places_held": self._window.places_held,
-            "waiting": self._window.waiting,
-            **{state.value: count for state, count in self._window.counts().items()},
+            "places_held": admission.places_held,
+            "waiting": admission.waiting,
+            **{state.value: counts[state] for state in State},
         }
 
     async def close(self) -> None:
@@ -136,114 +199,87 @@ class Controller:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
             self._loop = None
-            if self._window.granting:
-                self._step([await self._read()])
+            if self._governor.admission.granting:
+                self._period([await self._read()])
             await self._records.sent()
             await self._records.close()
-            await self._engine.close()
+            await self._gauges.close()
 
-    def _grant(self) -> None:
-        """Begin to grant. After a restart the window goes on from the places that are held."""
-        if not self._window.granting:
-            self._push(self._window.resize(self._policy.start(self._window.places_held)))
+    def _keep(self, orders: Orders) -> None:
+        if self._config.orders is not None:
+            write_orders(self._config.orders, orders)
 
-    def _push(self, permits: list[Permit]) -> None:
+    async def _ask(self, method: str, *arguments: Any) -> dict[str, Any]:
+        """Every host's answer, None for one that gives none."""
+        await self._begun.wait()  # after a restart, until the hosts are known
+
+        async def answer(host: Any) -> Any:
+            try:
+                async with asyncio.timeout(_HOST_SECONDS):
+                    return await getattr(host, method).remote(*arguments)
+            except Exception:  # whatever Ray says of an actor that dies, or that hangs
+                return None
+
+        hosts = dict(self._hosts)
+        return dict(zip(hosts, await asyncio.gather(*map(answer, hosts.values())), strict=True))
+
+    def _now(self) -> float:
+        return time.monotonic() - self._offset
+
+    def _begin(self) -> None:
+        if not self._governor.admission.granting:
+            self._push(self._governor.begin(self._now()))
+            self._begun.set()
+
+    def _push(self, permits: Sequence[Permit]) -> None:
         by_host: dict[str, list[Permit]] = defaultdict(list)
         for permit in permits:
             by_host[self._host_of.get(permit.agent, "")].append(permit)
         for host, batch in by_host.items():
             if host in self._hosts:
-                self._hosts[host].permit.remote(batch)
+                self._hosts[host].permit.remote(self._incarnation, batch)
 
     async def _control(self) -> None:
-        period_seconds = self._config.control.period_seconds
-        mean = isinstance(self._config.control, Concur) and self._config.control.smoothing == "mean"
-        count = _READINGS_PER_PERIOD if mean else 1
         opened = next_seconds = time.monotonic()
         while True:
-            readings: list[Reading | None] = []
+            count = self._governor.readings_per_period
+            answers = []
             for _ in range(count):
-                next_seconds = max(next_seconds + period_seconds / count, time.monotonic())
+                next_seconds = max(next_seconds + self._governor.control.period_seconds / count, time.monotonic())
                 await asyncio.sleep(next_seconds - time.monotonic())
-                readings.append(await self._read())
-            if not self._window.granting and time.monotonic() - opened > _INTRODUCTION_SECONDS:
-                self._grant()
-            if self._window.granting:
-                self._step(readings)
+                answers.append(await self._read())
+            if time.monotonic() - opened > _INTRODUCTION_SECONDS:
+                self._begin()
+            if self._governor.admission.granting:
+                self._period(answers)
 
     async def _commit(self, lines: list[bytes]) -> None:
         await self._recorder.commit.remote(b"".join(lines))
 
-    async def _read(self) -> Reading | None:
-        try:
-            return await self._engine.read()
-        except EngineError:
-            return None
+    async def _read(self) -> Answers:
+        windows = self._governor.admission.windows
+        return await self._gauges.read([name for name, window in windows.items() if window.closed])
 
-    def _step(self, readings: list[Reading | None]) -> None:
-        """One control period: sample, verdict, permits, record."""
-        sample = self._sampler.sample([reading for reading in readings if reading is not None], time.monotonic())
-        self._silent_periods = 0 if sample.reading is not None else self._silent_periods + 1
-        verdict = self._policy.step(self._window.capacity, sample)
-        self._push(self._window.resize(verdict.after))
-        self._last_row = self._row(sample, verdict)
-        self._period += 1
-        self._records.put(encode("control", self._last_row))
-
-    def _row(self, sample: Sample, verdict: Verdict) -> dict[str, Any]:
-        counts, moves = self._window.counts(), self._window.take_moves()
-        recomputed_tokens, self._recomputed_tokens = self._recomputed_tokens, 0
-        reading = sample.reading
-        phase = self._phases.step(sample.occupancy, sample.hit_rate, self._window.waiting)
-        return {
-            "period": self._period,
-            "seconds": time.monotonic() - self._offset,
-            "pool": "0",
-            "policy": self._config.control.policy,
-            "window_before": verdict.before,
-            "window_after": verdict.after,
-            "branch": verdict.branch.value,
-            "reason": verdict.reason,
-            "usage": sample.usage,
-            "hit_rate": sample.hit_rate,
-            "occupancy": sample.occupancy,
-            "phase": phase.value,
-            "stale": sample.stale,
-            "sample_age_seconds": sample.age_seconds,
-            "pool_tokens": reading.pool_tokens if reading else None,
-            "locked_tokens": reading.locked_tokens if reading else None,
-            "evictable_tokens": reading.evictable_tokens if reading else None,
-            **{name: getattr(sample, name) for name in _DELTAS},
-            "running_requests": reading.running_requests if reading else None,
-            "waiting_requests": reading.waiting_requests if reading else None,
-            "recomputed_tokens": recomputed_tokens,
-            "in_flight_requests": counts[State.ACTIVE],
-            "pending": counts[State.PENDING],
-            "active": counts[State.ACTIVE],
-            "tool_wait": counts[State.TOOL_WAIT],
-            "paused": counts[State.PAUSED],
-            "queued": counts[State.QUEUED],
-            "finished": counts[State.FINISHED],
-            "marked": self._window.marked,
-            "admitted_in_period": moves.admitted,
-            "resumed_in_period": moves.resumed,
-            "paused_in_period": moves.paused,
-            "completed_in_period": moves.completed,
-        }
-
-
-_DELTAS = (
-    "lookup_tokens",
-    "device_hit_tokens",
-    "host_hit_tokens",
-    "storage_hit_tokens",
-    "computed_tokens",
-    "decoded_tokens",
-    "evicted_tokens",
-    "retractions",
-    "offloaded_tokens",
-    "reloaded_tokens",
-)
+    def _period(self, answers: Sequence[Answers]) -> None:
+        """One control period: samples, verdicts, permits, record."""
+        readings: dict[str, list[Reading]] = defaultdict(list)
+        for answer in answers:
+            for pool, reading in answer.readings.items():
+                readings[pool].append(reading)
+        permits, rows = self._governor.period(readings, self._now(), answers[-1].awaited)
+        self._push(permits)
+        for row in rows:
+            self._records.put(encode("control", row))
+            pool, tokens = row["pool"], row["pool_tokens"]
+            if tokens is not None and tokens != self._pool_tokens[pool]:
+                self._pool_tokens[pool] = tokens
+                for host in self._hosts.values():
+                    host.resize_pool.remote(pool, tokens)
+        silent = set(self._governor.silent())
+        for pool in silent - self._silent:
+            for host in self._hosts.values():
+                host.hang_up.remote(pool)
+        self._silent = silent
 
 
 def _named_actor(name: str) -> Any:

@@ -1,13 +1,14 @@
-"""The policies: how many places the window has, and for how long a place is held. Pure."""
+"""The policies: how many places a window has. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
+from concur_batch.control.growth import Growth
 from concur_batch.control.law import Branch, Law
 from concur_batch.engine.signals import Sample
-from concur_batch.workload.schema import AgentCap, Concur, NoControl, RequestCap
+from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,20 +21,28 @@ class Verdict:
     reason: str
 
 
-class Policy(Protocol):
-    """Gives a window its capacity: at the start, and then once a period."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a window carries at a period's end: `marked` pauses have not taken effect, `waiting` agents want a place."""
 
-    @property
-    def per_generation(self) -> bool:
-        """Whether a place lasts for one generation only."""
-        ...
+    seconds: float
+    marked: int = 0
+    waiting: int = 0
+
+
+class Policy(Protocol):
+    """Gives one window its capacity: at the start, and then once a period."""
 
     def start(self, places_held: int) -> int | None:
         """The first capacity; `places_held` is above zero where a controller takes over a running batch."""
         ...
 
-    def step(self, capacity: int | None, sample: Sample) -> Verdict:
+    def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
         """The capacity for the next period."""
+        ...
+
+    def adopt(self, earlier: Policy) -> None:
+        """Go on from where a policy of the same kind has come to: the settings have changed in the middle of a run."""
         ...
 
 
@@ -42,30 +51,34 @@ class Fixed:
     """`none`, `request_cap` and `agent_cap`: a capacity that never changes."""
 
     capacity: int | None
-    per_generation: bool
     reason: str
 
     def start(self, places_held: int) -> int | None:
         return self.capacity
 
-    def step(self, capacity: int | None, sample: Sample) -> Verdict:
-        return Verdict(capacity, capacity, Branch.FIXED, self.reason)
+    def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
+        # `self.capacity`, not the window's: `concur ctl` may have set another cap.
+        return Verdict(capacity, self.capacity, Branch.FIXED, self.reason)
+
+    def adopt(self, earlier: Policy) -> None:
+        """It remembers nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Aimd:
-    """`concur`: the law on the period's U and H, within [min_window, max_window]."""
+    """`concur` and `steady`: the law on the period's U and H, within [min_window, max_window]; `growth` holds what the
+    options add to it, which is nothing for `concur` as published."""
 
     law: Law
     initial_window: int
     min_window: int
     max_window: int
-    per_generation: bool = False
+    growth: Growth
 
     def start(self, places_held: int) -> int | None:
         return self._clamp(places_held or self.initial_window)
 
-    def step(self, capacity: int | None, sample: Sample) -> Verdict:
+    def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
         if capacity is None:
             raise ValueError("the law needs a bounded window")
         if sample.stale:
@@ -73,27 +86,42 @@ class Aimd:
         if sample.usage is None:
             return Verdict(capacity, capacity, Branch.HOLD, "the engine tells no KV usage")
         proposed, branch = self.law.step(capacity, sample.usage, sample.hit_rate)
-        after = self._clamp(proposed)
         hit = "undefined" if sample.hit_rate is None else f"{sample.hit_rate:.2f}"
         reason = f"U {sample.usage:.2f}, H {hit}"
+        proposed, branch, remark = self.growth.apply(
+            capacity, proposed, branch, load.seconds, load.marked, load.waiting
+        )
+        after = self._clamp(proposed)
+        if remark:
+            reason += f"; {remark}"
         if after != proposed:
             reason += f"; {proposed} held at the bound {after}"
         return Verdict(capacity, after, branch, reason)
+
+    def adopt(self, earlier: Policy) -> None:
+        if isinstance(earlier, Aimd):
+            self.growth.adopt(earlier.growth)
 
     def _clamp(self, window: int) -> int:
         return max(self.min_window, min(self.max_window, window))
 
 
-def make_policy(control: NoControl | RequestCap | AgentCap | Concur, agents: int) -> Policy:
-    """The policy that a workload's `control` block names, for a batch of `agents` agents."""
+def make_policy(control: AnyControl, agents: int) -> Policy:
+    """The policy that a workload's `control` block names, for one pool of a batch of `agents` agents."""
     match control:
         case NoControl():
-            return Fixed(None, False, "no control")
+            return Fixed(None, "no control")
         case RequestCap():
-            return Fixed(control.cap, True, f"at most {control.cap} requests in flight")
+            return Fixed(control.cap, f"at most {control.cap} requests in flight")
         case AgentCap():
-            return Fixed(control.cap, False, f"at most {control.cap} agents")
+            return Fixed(control.cap, f"at most {control.cap} agents")
         case Concur():
             law = Law(control.alpha, control.beta, control.u_low, control.u_high, control.h_thresh)
             most = max(control.min_window, control.max_window or agents)
-            return Aimd(law, control.initial_window, control.min_window, most)
+            growth = Growth(
+                control.grow_only_when_binding,
+                control.cut_cooldown_seconds,
+                control.slow_start,
+                control.remember_collapse,
+            )
+            return Aimd(law, control.initial_window, control.min_window, most, growth)

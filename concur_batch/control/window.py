@@ -1,239 +1,142 @@
-"""The admission window: which agents may generate, and the life of an agent as the controller sees it.
+"""The places of one KV pool: who holds one, who is to give it back, who waits to have it again. Pure.
 
-Pure: events come in as method calls, decisions go out as permits. One object of this class drives the Ray controller
-and any simulation.
-
-Places. An agent holds a place from its admission until it ends or its pause takes effect; a tool wait keeps it. With
-`per_generation` (the request cap) a place lasts for one generation only.
-
-Pauses. When the window shrinks below the number of places held, the newest admitted agents are *marked*; each marked
-agent reports back when it reaches its next boundary between a tool's end and a generation, and only then loses its
-place. Marks are lifted, oldest admission first, if the window grows again before that.
-
-Order. Paused agents are resumed before new ones are admitted; each queue is first in, first out.
+An agent holds a place from its admission until it ends or its pause takes effect; a tool wait keeps it. Under a
+request cap a place lasts for one generation only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
+from itertools import islice
 
-# What the paper leaves open, as this window does it; a run's manifest repeats it.
-CHOICES = {
-    "victim_order": "newest admitted first",
-    "resume_order": "paused agents before new ones, each first in, first out",
-    "pause_point": "between a tool's end and the next generation",
-    "after_controller_restart": "no grants until every host has told what it holds, then W = places held",
-}
-
-
-class State(StrEnum):
-    """The life of an agent. QUEUED occurs under a request cap only: between turns, waiting for a permit."""
-
-    PENDING = "pending"
-    ACTIVE = "active"
-    TOOL_WAIT = "tool_wait"
-    PAUSED = "paused"
-    QUEUED = "queued"
-    FINISHED = "finished"
-
-
-@dataclass(frozen=True, slots=True)
-class Permit:
-    """Tells an agent's host whether the agent may start its next generation.
-
-    A later epoch of the same agent overrides an earlier one, in whichever order they arrive.
-    """
-
-    agent: str
-    epoch: int
-    allowed: bool
+from concur_batch.control.member import Member, State
+from concur_batch.control.queue import Queue
+from concur_batch.control.rules import Rules
 
 
 @dataclass(slots=True)
 class Moves:
-    """What changed since the last control period."""
+    """What changed since the last control period. `forced` of the admitted and resumed came in beyond the window."""
 
     admitted: int = 0
     resumed: int = 0
     paused: int = 0
     completed: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """One agent as its host knows it, to rebuild a window from."""
-
-    agent: str
-    state: State
-    epoch: int
-    admitted: bool  # has ever been
-    holds_place: bool
-
-
-@dataclass(slots=True)
-class _Member:
-    state: State = State.PENDING
-    epoch: int = 0
-    admitted: bool = False
+    forced: int = 0
 
 
 @dataclass(slots=True)
 class Window:
-    """`capacity` is the number of places, None for no bound. Closed (`granting` false) it takes events and decides
-    nothing, so that a restarted controller can first learn who holds what; `resize` opens it."""
+    """`capacity` is the number of places, None for no bound. A closed window keeps its account and lets nobody in.
 
-    capacity: int | None
-    per_generation: bool = False
-    granting: bool = True
+    `marked` are the holders that will pause at their next boundary. `adrift` are agents of this pool that run on
+    without a place (their pool was closed, or their tool takes too long): they pause at their next boundary too.
+    `history_tokens` sums the holders' histories, `evicted_tokens` what the pool has evicted since the start, `finished`
+    counts the agents that ended here.
+    """
+
+    name: str
+    rules: Rules
+    paused: Queue
+    capacity: int | None = None
+    closed: bool = False
+    pool_tokens: int | None = None
+    evicted_tokens: int = 0
+    history_tokens: int = 0
+    finished: int = 0
+    holders: dict[str, Member] = field(default_factory=dict)  # by admission
+    marked: dict[str, None] = field(default_factory=dict)
+    adrift: dict[str, Member] = field(default_factory=dict)
     moves: Moves = field(default_factory=Moves)
-    _members: dict[str, _Member] = field(default_factory=dict)
-    # Insertion-ordered sets: holders by admission, the queues by arrival.
-    _holders: dict[str, None] = field(default_factory=dict)
-    _marked: dict[str, None] = field(default_factory=dict)
-    _paused: dict[str, None] = field(default_factory=dict)
-    _waiting: dict[str, None] = field(default_factory=dict)
-    _finished: int = 0
 
-    def arrive(self, agent: str) -> list[Permit]:
-        """An agent, or a returning one under a request cap, wants to generate. Idempotent."""
-        member = self._members.setdefault(agent, _Member())
-        if agent in self._holders or agent in self._waiting or agent in self._paused:
-            return []
-        member.state = State.QUEUED if member.admitted else State.PENDING
-        self._waiting[agent] = None
-        return self._settle()
+    @property
+    def free(self) -> int | None:
+        """Places that nobody holds; None: any number. A marked holder's place is not free yet."""
+        return None if self.capacity is None else self.capacity - len(self.holders)
 
-    def observe(self, agent: str, state: State) -> None:
-        """Record that a place holder now generates or waits for its tools. Changes no place."""
-        if state not in (State.ACTIVE, State.TOOL_WAIT):
-            raise ValueError(f"an agent cannot be observed as {state}")
-        if agent in self._holders:
-            self._members[agent].state = state
+    @property
+    def open(self) -> bool:
+        """Whether somebody could be let in now."""
+        return not self.closed and (self.capacity is None or len(self.holders) < self.capacity)
 
-    def yield_place(self, agent: str) -> list[Permit]:
-        """Under a request cap: a generation ended, its place is free. Without a place, nothing happens."""
-        if not self.per_generation:
-            raise ValueError("a place is given up with each generation under a request cap only")
-        if agent not in self._holders:
-            return []
-        del self._holders[agent]
-        self._members[agent].state = State.TOOL_WAIT
-        return self._settle()
+    def enter(self, agent: str, member: Member) -> None:
+        """Give the agent a place."""
+        self.holders[agent] = member
+        self.history_tokens += member.context_tokens
 
-    def reached_boundary(self, agent: str, epoch: int) -> list[Permit]:
-        """A marked agent obeyed the permit of `epoch` and waits: its pause takes effect.
+    def leave(self, agent: str) -> Member | None:
+        """Take the agent's place back, and whatever else it is here; None if it held no place and was not adrift."""
+        member = self.holders.pop(agent, None)
+        self.marked.pop(agent, None)
+        if member is None:
+            return self.adrift.pop(agent, None)
+        self.history_tokens -= member.context_tokens
+        return member
 
-        A report that a newer permit has overtaken is void, since that permit lets the agent go on.
+    def set_adrift(self, agent: str) -> None:
+        """Take the place of a holder that cannot be asked now; it runs on until its next boundary."""
+        member = self.leave(agent)
+        if member is not None:
+            self.adrift[agent] = member
+
+    def grow_history(self, agent: str, context_tokens: int) -> None:
+        """Note the length of a holder's history."""
+        member = self.holders[agent]
+        self.history_tokens += context_tokens - member.context_tokens
+        member.context_tokens = context_tokens
+
+    def surplus(self, suspended: bool) -> int:
+        """Holders that must still be marked (above zero), or marks that may be lifted (below).
+
+        While the run is suspended, nobody is to keep a place.
         """
-        member = self._members.get(agent)
-        # An equal epoch means that the host's last word was a mark, even if a controller before this one set it.
-        if member is None or member.epoch != epoch or agent not in self._holders:
-            return []
-        del self._holders[agent]
-        self._marked.pop(agent, None)
-        member.state = State.PAUSED
-        self._paused[agent] = None
-        self.moves.paused += 1
-        return self._settle()
+        if suspended:
+            return len(self.holders) - len(self.marked)
+        return -len(self.marked) if self.capacity is None else len(self.holders) - len(self.marked) - self.capacity
 
-    def release(self, *agents: str) -> list[Permit]:
-        """The agents ended, however; their places and entries are gone. Unknown ones are ignored."""
-        for agent in agents:
-            if self._members.pop(agent, None) is None:
-                continue
-            for members in (self._holders, self._marked, self._paused, self._waiting):
-                members.pop(agent, None)
-            self._finished += 1
-            self.moves.completed += 1
-        return self._settle()
+    def victims(self, count: int) -> list[str]:
+        """The next holders to mark. Those left alone by this cut begin their count of pauses in a row anew."""
+        candidates = [agent for agent in self.holders if agent not in self.marked and not self.holders[agent].forced]
+        match self.rules.victim_order:
+            case "newest":
+                candidates.reverse()
+            case "oldest":
+                pass
+            case "largest":
+                candidates.sort(key=lambda agent: -self.holders[agent].context_tokens)
+            case "smallest":
+                candidates.sort(key=lambda agent: self.holders[agent].context_tokens)
+            case "longest_idle":
+                candidates.reverse()  # the newest of those that generate
+                candidates.sort(key=lambda agent: self._idle_since(self.holders[agent]))
+        # Sorting is stable: lower priorities first, and those that were paused often enough last.
+        candidates.sort(key=lambda agent: self.holders[agent].traits.priority)
+        most = self.rules.max_consecutive_pauses
+        if most is not None:
+            candidates.sort(key=lambda agent: self.holders[agent].pauses_in_a_row >= most)
+        for agent in islice(candidates, count, None):
+            self.holders[agent].pauses_in_a_row = 0
+        return candidates[:count]
 
-    def resize(self, capacity: int | None) -> list[Permit]:
-        """Set the number of places; marks, unmarks and admits as it must."""
-        self.capacity = capacity
-        self.granting = True
-        return self._settle()
+    def fits(self, member: Member, growth_tokens_per_turn: float) -> bool:
+        """Whether the pool has room for the agent's history beside the holders', where a rule asks for it.
 
-    def restore(self, members: Iterable[Membership]) -> list[Permit]:
-        """Take over agents from a host's account, in its order. Agents already known are left as they are."""
-        for entry in members:
-            if entry.agent in self._members or entry.state is State.FINISHED:
-                continue
-            self._members[entry.agent] = _Member(entry.state, entry.epoch, entry.admitted)
-            if entry.holds_place:
-                self._holders[entry.agent] = None
-            elif entry.state is State.PAUSED:
-                self._paused[entry.agent] = None
-            elif entry.state is not State.TOOL_WAIT:
-                self._waiting[entry.agent] = None
-        return self._settle()
+        A pool that nobody uses takes anybody: one agent always goes on.
+        """
+        rules = self.rules
+        if (rules.long_request_tokens is None and rules.growth_turns is None) or self.pool_tokens is None:
+            return True
+        growth_tokens = (rules.growth_turns or 0) * growth_tokens_per_turn * (len(self.holders) + 1)
+        histories_tokens = self.history_tokens + member.context_tokens + growth_tokens
+        return not self.holders or histories_tokens <= rules.room_share * self.pool_tokens
 
-    def take_moves(self) -> Moves:
-        """The moves since the last call."""
-        moves, self.moves = self.moves, Moves()
-        return moves
+    def prefix_gone(self, member: Member) -> bool:
+        """Whether the agent's prefix is believed evicted: so much has been since its last turn."""
+        if self.closed:
+            return True
+        gone = self.evicted_tokens - member.evicted_before
+        return bool(self.pool_tokens) and gone >= self.rules.move_evicted_share * (self.pool_tokens or 0)
 
-    @property
-    def places_held(self) -> int:
-        """Agents that hold a place, the marked ones included."""
-        return len(self._holders)
-
-    @property
-    def marked(self) -> int:
-        """Place holders that will pause at their next boundary."""
-        return len(self._marked)
-
-    @property
-    def waiting(self) -> int:
-        """Agents that want to generate and may not: pending, paused or queued."""
-        return len(self._waiting) + len(self._paused)
-
-    def state(self, agent: str) -> State:
-        """The agent's state; FINISHED for one that ended or was never here."""
-        member = self._members.get(agent)
-        return State.FINISHED if member is None else member.state
-
-    def counts(self) -> dict[State, int]:
-        """Agents by state."""
-        counter = Counter(member.state for member in self._members.values())
-        counter[State.FINISHED] = self._finished
-        return {state: counter[state] for state in State}
-
-    def _settle(self) -> list[Permit]:
-        """Bring marks and places in line with the capacity."""
-        if not self.granting:
-            return []
-        permits: list[Permit] = []
-        room = None if self.capacity is None else self.capacity - (len(self._holders) - len(self._marked))
-        if room is not None and room < 0:
-            if not self.per_generation:  # a request under way is never called back: its place ends by itself
-                newest_first = (agent for agent in reversed(self._holders) if agent not in self._marked)
-                for agent in [victim for victim, _ in zip(newest_first, range(-room), strict=False)]:
-                    self._marked[agent] = None
-                    permits.append(self._permit(agent, allowed=False))
-            return permits
-        if self._marked:
-            oldest_first = [agent for agent in self._holders if agent in self._marked]
-            for agent in oldest_first[:room]:
-                del self._marked[agent]
-                permits.append(self._permit(agent, allowed=True))
-        while (self._paused or self._waiting) and (self.capacity is None or len(self._holders) < self.capacity):
-            queue = self._paused or self._waiting
-            agent = next(iter(queue))
-            del queue[agent]
-            member = self._members[agent]
-            if queue is self._paused:
-                self.moves.resumed += 1
-            elif not member.admitted:
-                self.moves.admitted += 1
-            member.state, member.admitted = State.ACTIVE, True
-            self._holders[agent] = None
-            permits.append(self._permit(agent, allowed=True))
-        return permits
-
-    def _permit(self, agent: str, *, allowed: bool) -> Permit:
-        member = self._members[agent]
-        member.epoch += 1
-        return Permit(agent, member.epoch, allowed)
+    @staticmethod
+    def _idle_since(member: Member) -> float:
+        return member.since_seconds if member.state is State.TOOL_WAIT else float("inf")

@@ -52,6 +52,11 @@ class Cluster:
                 f"with the cluster's token in {TOKEN} if it asks for one?"
             ) from None
 
+    @property
+    def address(self) -> str:
+        """Where other processes join it, as HOST:PORT."""
+        return str(ray.get_runtime_context().gcs_address)
+
     def nodes(self) -> list[Node]:
         """The living nodes, this one first, then by id."""
         here = ray.get_runtime_context().get_node_id()

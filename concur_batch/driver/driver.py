@@ -19,11 +19,13 @@ from concur_batch.agent.host import AgentHost, HostConfig
 from concur_batch.agent.rollout import sampling_parameters
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
-from concur_batch.control.policies import make_policy
-from concur_batch.control.window import CHOICES
+from concur_batch.control.orders import ORDERS
+from concur_batch.control.rules import CHOICES, make_rules
 from concur_batch.driver.cluster import Cluster, Node, await_ref
 from concur_batch.driver.engines import RunningEngine, start_engine
+from concur_batch.driver.operate import controller_name, whereabouts
 from concur_batch.driver.snapshot import Snapshot, join
+from concur_batch.engine.pools import Replica, name_pools
 from concur_batch.engine.protocol import EngineInfo
 from concur_batch.engine.sglang import SglangEngine
 from concur_batch.simulator.metrics import SIMULATED
@@ -113,7 +115,11 @@ class Driver:
             status = "finished" if ended == len(self._agents) else stopped
             lag_seconds = self._snapshot.loop_lag_p99_seconds
             update_manifest(
-                self._run_dir, status=status, seconds=self._elapsed(), loop_lag_p99_seconds=round(lag_seconds, 4)
+                self._run_dir,
+                status=status,
+                seconds=self._elapsed(),
+                loop_lag_p99_seconds=round(lag_seconds, 4),
+                live=None,
             )
             for number in STOP_SIGNALS:  # what is left is to say how it ended: nothing there is worth stopping
                 loop.remove_signal_handler(number)
@@ -126,13 +132,19 @@ class Driver:
         if isinstance(section, SglangSection) and section.launch is not None:
             self._on_note(f"starting SGLang; its log is {self._run_dir / 'engine' / 'sglang.log'}")
         self._engine = await self._unless_stopped(start_engine(workload, self._cluster, nodes[0], self._run_dir))
-        self._info = await self._unless_stopped(self._probe())
+        infos = await self._unless_stopped(asyncio.gather(*map(self._probe, self._engine.replicas)))
+        self._pools = name_pools(self._engine.replicas, infos)
+        self._context_tokens = self._longest_context(infos)
         # A server of ours that serves the simulation says so, whoever started it.
-        simulated = isinstance(section, SimulatedEngine) or self._info.version == SIMULATED
+        simulated = isinstance(section, SimulatedEngine) or any(info.version == SIMULATED for info in infos)
         update_manifest(
-            self._run_dir, engine=asdict(self._info), simulated=simulated, nodes=[node.address for node in nodes]
+            self._run_dir,
+            engine=[asdict(info) for info in infos],
+            pools={pool.name: pool.tokens for pool in self._pools},
+            simulated=simulated,
+            nodes=[node.address for node in nodes],
         )
-        for missing in self._info.missing_signals:
+        for missing in sorted({name for info in infos for name in info.missing_signals}):
             self._on_note(f"the engine does not tell its {missing}")
         count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // _AGENTS_PER_HOST))
         count = min(count, max(1, len(self._agents)))
@@ -141,31 +153,41 @@ class Driver:
             name = f"recorder{len(self._recorders)}"
             factory = self._cluster.actor(Recorder, node, restarts=-1, name=f"{self._run_dir.name}/{name}")
             self._recorders[node.id] = factory.remote(self._run_dir, name)
-        self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1).remote(
+        name = controller_name(self._run_dir.name)
+        self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1, name=name).remote(
             ControllerConfig(
                 run=self._run_dir.name,
                 started_at=self._started_at,
-                engine_url=self._engine.url,
-                api_key=self._engine.api_key,
+                pools=self._pools,
                 control=workload.control,
                 agents=len(self._agents),
                 hosts=count,
+                orders=self._run_dir / ORDERS,
             ),
             f"{self._run_dir.name}/recorder0",
         )
         await self._controller.open.remote()
+        update_manifest(self._run_dir, live=whereabouts(self._cluster.address))
         on_node = -(-count // len(nodes))
         hosts = await self._unless_stopped(asyncio.gather(*(self._add_host(node, on_node) for node in places)))
         for index, host in enumerate(hosts):
             self._assign(host, list(self._agents[index::count]))
 
-    async def _probe(self) -> EngineInfo:
-        assert self._engine is not None
-        client = SglangEngine(self._engine.url, 30, 3, self._engine.api_key)
+    async def _probe(self, replica: Replica) -> EngineInfo:
+        client = SglangEngine(replica.url, 30, 3, replica.api_key)
         try:
             return await client.probe(sampling_parameters(self._workload.model.sampling))
         finally:
             await client.close()
+
+    def _longest_context(self, infos: Sequence[EngineInfo]) -> int:
+        """How long a history may be, by the workload and by the models' contexts. A pool's size is a limit apart."""
+        contexts = (self._workload.agent.limits.context_tokens, *(info.context_tokens for info in infos))
+        known = [tokens for tokens in contexts if tokens is not None]
+        known = known or [pool.tokens for pool in self._pools if pool.tokens is not None]
+        if not known:
+            raise RunFailed("the engine tells no context length: set agent.limits.context_tokens")
+        return min(known)
 
     async def _add_host(self, node: Node, hosts_on_node: int) -> str:
         """Start a host; one that is killed while it starts is no worse than one that is killed later."""
@@ -180,21 +202,15 @@ class Driver:
             raise RunFailed(f"a host could not be started: {_cause(error)}") from None
 
     async def _try_host(self, node: Node, hosts_on_node: int) -> str:
-        workload, info, engine = self._workload, self._info, self._engine
-        assert engine is not None
+        workload = self._workload
         name = f"host{self._host_number}"
         self._host_number += 1
         section = workload.engine
-        limit = workload.agent.limits.context_tokens
-        known = [tokens for tokens in (limit, info.context_tokens, info.pool_tokens) if tokens is not None]
-        if not known:
-            raise RunFailed("the engine tells no context length: set agent.limits.context_tokens")
         config = HostConfig(
             run=self._run_dir.name,
             name=name,
             started_at=self._started_at,
-            engine_url=engine.url,
-            api_key=engine.api_key,
+            pools=self._pools,
             request_seconds=section.request_seconds if isinstance(section, SglangSection) else 3600.0,
             retries=section.retries if isinstance(section, SglangSection) else 4,
             tokenizer_directory=self._run_dir / "model",
@@ -205,10 +221,11 @@ class Driver:
             sampling=workload.model.sampling,
             limits=workload.agent.limits,
             attempts=workload.agent.attempts,
-            context_tokens=min(known),
-            page_size=info.page_size,
+            context_tokens=self._context_tokens,
             seed=workload.tasks.seed,
-            per_generation=make_policy(workload.control, len(self._agents)).per_generation,
+            rules=make_rules(workload.control),
+            kv_budget_tokens=workload.control.extensions.kv_budget_tokens,
+            deadline_seconds=workload.control.extensions.deadline_seconds,
             hosts_on_node=hosts_on_node,
         )
         host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
@@ -326,9 +343,10 @@ class Driver:
         recorders = list(self._recorders.values())
         # Not cut short by a second signal: what is committed becomes Parquet, which takes a second or two.
         await asyncio.gather(*(_answer(recorder.close.remote(), 120) for recorder in recorders))
-        if self._engine is not None and self._engine.actor is not None:
-            await self._within(60, self._engine.actor.stop.remote())
-            ray.kill(self._engine.actor)
+        engines = self._engine.actors if self._engine is not None else ()
+        await asyncio.gather(*(self._within(60, engine.stop.remote()) for engine in engines))
+        for engine in engines:
+            ray.kill(engine)
         for actor in (*hosts, self._controller, *recorders):
             if actor is not None:
                 ray.kill(actor)

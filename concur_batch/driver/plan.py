@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from concur_batch.agent.spec import AgentSpec
+from concur_batch.control.member import Traits
 from concur_batch.workload.checks import check_of
 from concur_batch.workload.schema import Workload
 from concur_batch.workload.seeds import agent_id, agent_seed
@@ -22,6 +23,7 @@ def make_agents(workload: Workload, tasks: Sequence[Task]) -> list[AgentSpec]:
             prompt=task.prompt,
             files=task.files,
             check=check_of(task, workload.verify),
+            traits=Traits(task.priority, task.group, task.deadline_seconds),
         )
         for sample in range(workload.tasks.samples)
         for task in tasks

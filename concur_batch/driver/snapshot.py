@@ -57,8 +57,16 @@ def join(seconds: float, agents: int, control: Mapping[str, Any], hosts: Iterabl
     endings: dict[str, int] = {}
     rewarded, reward, lag = 0, 0.0, 0.0
     notes = [f"control has stopped: {control['problem']}"] if control.get("problem") else []
-    if control.get("engine_silent"):
-        notes.append("the engine does not answer")
+    silent = control.get("silent_pools")
+    if silent:
+        if len(silent) == len(control["pools"]):
+            notes.append("the engine does not answer: its agents wait")
+        elif len(silent) == 1:
+            notes.append(f"pool {silent[0]} does not answer: its agents wait")
+        else:
+            notes.append(f"pools {', '.join(silent)} do not answer: their agents wait")
+    if control.get("suspended"):
+        notes.append("paused by the operator")
     for host in hosts:
         for totals, part in ((sums, host["sums"]), (endings, host["endings"])):
             for name, value in part.items():

@@ -15,7 +15,10 @@ TokenIds = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One generation: token ids in. `rid` has a fixed width, since engines match rids by prefix on abort."""
+    """One generation: token ids in. `rid` has a fixed width, since engines match rids by prefix on abort.
+
+    `dp_rank` pins it to one KV pool of the engine; None leaves the choice to the engine.
+    """
 
     rid: str
     input_ids: TokenIds
@@ -23,6 +26,7 @@ class GenerationRequest:
     seed: int
     sampling: Mapping[str, Any] = field(default_factory=dict)
     logprobs: bool = False
+    dp_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,10 @@ class EngineError(Exception):
     """A generation that failed for reasons of the engine: infrastructure, never the agent's doing."""
 
 
+class EngineDown(EngineError):
+    """The engine takes no requests now: it is gone, starts, or drains. Nothing is wrong with the request."""
+
+
 class RequestRejected(EngineError):
     """The engine refuses the request as it is; sending it again would not help."""
 
@@ -55,20 +63,30 @@ class ContextOverflow(RequestRejected):
     """The prompt does not fit the model's context or the engine's whole pool: the agent's limit, not a fault."""
 
 
+class PoolOverflow(ContextOverflow):
+    """The prompt fits the model's context, but not the engine's whole KV pool."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What a probe found. `pool_tokens` and `page_size` are None where the engine does not tell."""
+    """What a probe found; None where the engine does not tell.
+
+    Each data-parallel rank has a KV pool of its own: `pool_tokens_by_rank` stands in the order of `dp_ranks`, and
+    `pool_tokens` is the smallest, which any prompt must fit. `missing_signals` are those that some rank does not tell.
+    """
 
     version: str | None
     pool_tokens: int | None
     page_size: int
     context_tokens: int | None
     missing_signals: tuple[str, ...] = ()
+    dp_ranks: tuple[int, ...] = (0,)
+    pool_tokens_by_rank: tuple[int | None, ...] = (None,)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The engine's gauges and cumulative counters at one moment; None where the engine does not tell.
+    """The gauges and cumulative counters of one KV pool at one moment; None where the engine does not tell.
 
     `at_seconds` is our monotonic clock at the read; `stamp_seconds` the engine's own time stamp of its gauges (any
     epoch), by which freshness is judged.
@@ -89,8 +107,11 @@ class Reading:
     decoded_tokens_total: int | None = None
     evicted_tokens_total: int | None = None
     retractions_total: int | None = None
-    offloaded_tokens_total: int | None = None
-    reloaded_tokens_total: int | None = None
+    offloaded_tokens_total: int | None = None  # device to host
+    offloaded_bytes_total: int | None = None  # of all tensor-parallel ranks
+    reloaded_tokens_total: int | None = None  # host to device
+    reloaded_bytes_total: int | None = None
+    reload_seconds_total: float | None = None  # of the copies
 
 
 class Engine(Protocol):
@@ -99,6 +120,7 @@ class Engine(Protocol):
     async def generate(self, request: GenerationRequest) -> Generation:
         """Run one generation to its end. Cancelling the call aborts the request on the engine.
 
-        Raises ContextOverflow, or EngineError once what is safe to repeat has been repeated.
+        Raises ContextOverflow, EngineDown at once where the engine takes no requests, or EngineError once what is
+        safe to repeat has been repeated.
         """
         ...

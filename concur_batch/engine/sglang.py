@@ -6,7 +6,9 @@ aiohttp is used since httpx collapses above some 64 requests in flight.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,23 +17,28 @@ import aiohttp
 import numpy as np
 import orjson
 
-from concur_batch.engine.metrics import make_reading
+from concur_batch.engine.metrics import make_readings
 from concur_batch.engine.protocol import (
     ContextOverflow,
+    EngineDown,
     EngineError,
     EngineInfo,
     Generation,
     GenerationRequest,
+    PoolOverflow,
     Reading,
     RequestRejected,
 )
 
-_READY_SECONDS = 1.0
 _READ_TIMEOUT = aiohttp.ClientTimeout(total=10)
 # What SGLang says when a prompt fits neither the context nor the pool (tokenizer_manager.py, managers/utils.py,
 # scheduler.py of 0.5.23).
-_OVERFLOW = ("longer than the model's context length", "exceeds the maximum allowed length", "KV memory budget",
+_POOL_OVERFLOW = "KV memory budget"
+_INPUT_LIMIT = re.compile(r"exceeds the maximum allowed length \((\d+) tokens\)")
+_OVERFLOW = ("longer than the model's context length", "exceeds the maximum allowed length", _POOL_OVERFLOW,
              "exceeds the model's maximum context length")  # fmt: skip
+# That limit is the smaller of context and pool, less what is kept for the output (tp_worker.py).
+_KEPT_TOKENS = 6
 
 
 class SglangEngine:
@@ -39,110 +46,143 @@ class SglangEngine:
 
     `request_seconds` bounds one generation, its queueing in the engine included; `retries` is how often a failed one
     is sent again. Repeating is safe: a generation has no effect but its answer, and each try has a rid of its own, so
-    that a late answer to an earlier try cannot be taken for this one's.
+    that a late answer to an earlier try cannot be taken for this one's. A server that is down is not waited for here.
     """
 
     def __init__(self, url: str, request_seconds: float, retries: int, api_key: str | None = None) -> None:
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, sock_connect=30)
         self._retries = retries
+        self._serial = itertools.count()
         self._asking: asyncio.Task[bool] | None = None
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        # limit=0: thousands of agents have a request in flight; the engine queues them, not our pool.
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers)
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._session = self._connect()
 
     async def probe(self, sampling: Mapping[str, Any]) -> EngineInfo:
-        """Ask what it is, and generate one token with the workload's sampling parameters, so that what it refuses is
-        known before any agent starts. Raises EngineError where it cannot be reached or is no SGLang."""
+        """Ask what it is, and generate one token a dp rank with the workload's sampling parameters, so that what it
+        refuses is known before any agent starts. Raises EngineError where it cannot be reached or is no SGLang."""
         info = await self._get_json("/server_info")
+        ranks = tuple(range(int(info.get("dp_size") or 1)))
+        prompt = np.zeros(2, dtype=np.int32)
         # Some gauges appear with the first batch only: what is missing after one is really missing.
-        await self.generate(GenerationRequest("probe", np.zeros(2, dtype=np.int32), 1, 0, sampling))
-        reading = await self.read()
+        for rank in ranks:
+            pinned = rank if len(ranks) > 1 else None
+            await self.generate(GenerationRequest("probe", prompt, 1, 0, sampling, dp_rank=pinned))
+        told = await self.read()
+        readings = [told.get(rank, Reading(at_seconds=0.0)) for rank in ranks]
         states = info.get("internal_states") or [{}]
-        pool = reading.pool_tokens or info.get("max_total_num_tokens") or states[0].get("max_total_num_tokens")
+        fallback = info.get("max_total_num_tokens") or states[0].get("max_total_num_tokens")
+        pools = tuple(reading.pool_tokens or fallback for reading in readings)
         names = {"locked_tokens": "KV usage", "evictable_tokens": "occupancy", "device_hit_tokens_total": "hit rate"}
         return EngineInfo(
             version=info.get("version"),
-            pool_tokens=pool,
+            pool_tokens=min((tokens for tokens in pools if tokens is not None), default=None),
             page_size=int(info.get("page_size") or 1),
-            context_tokens=info.get("context_length") or info.get("max_req_input_len"),
-            missing_signals=tuple(name for field, name in names.items() if getattr(reading, field) is None),
+            context_tokens=info.get("context_length") or await self._context_tokens() or info.get("max_req_input_len"),
+            missing_signals=tuple(
+                name for field, name in names.items() if any(getattr(reading, field) is None for reading in readings)
+            ),
+            dp_ranks=ranks,
+            pool_tokens_by_rank=pools,
         )
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        tries = 0
         problem = ""
-        deadline = time.monotonic() + (self._timeout.total or 0.0)
-        while tries <= self._retries:
-            rid = f"{request.rid}-{tries:02d}"
+        for tries in range(1, self._retries + 2):
+            if tries > 1:  # full jitter, so that thousands of agents do not return to an engine at once
+                await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**tries)))
+            rid = f"{request.rid}-{next(self._serial):08d}"
             try:
-                answer = await self._post_generate(rid, request)
-                return _generation(answer, tries + 1)
+                return _generation(await self._post_generate(rid, request), tries)
+            except ContextOverflow as error:
+                if await self._is_of_pool(str(error)):
+                    raise PoolOverflow(str(error)) from None
+                raise
             except RequestRejected:
                 raise
-            except TimeoutError:
-                problem = f"no answer within {self._timeout.total:.0f} s"
-                await self._abort(rid)
             except asyncio.CancelledError:
                 await asyncio.shield(self._abort(rid))
                 raise
-            except aiohttp.ClientConnectionError as error:
-                # The engine is down or restarts: wait for it, for that is no fault of this request.
+            except (aiohttp.ClientError, EngineError) as error:
                 problem = str(error) or type(error).__name__
-                await self._until_ready(deadline)
-            except (aiohttp.ClientError, EngineError, OSError) as error:
+            except TimeoutError:
+                problem = f"no answer within {self._timeout.total:.0f} s"
+                await self._abort(rid)
+            except OSError as error:
                 problem = str(error) or type(error).__name__
-            tries += 1
-            # Full jitter, so that thousands of agents do not return to an engine at once.
-            await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**tries)))
-        raise EngineError(f"{self._url}: {problem} ({tries} tries)")
+            # Whatever it looked like: where no request is taken now, another try would only be wasted.
+            if not await self._is_up():
+                raise EngineDown(f"{self._url} takes no requests: {problem}")
+        raise EngineError(f"{self._url}: {problem} ({self._retries + 1} tries)")
 
-    async def _until_ready(self, deadline_seconds: float) -> None:
-        """Wait until the server takes requests, or the deadline; all who wait share one question at a time."""
-        while time.monotonic() < deadline_seconds:
-            if self._asking is None or self._asking.done():
-                self._asking = asyncio.create_task(self._ask_ready())
-            if await asyncio.shield(self._asking):
-                return
+    async def _is_up(self) -> bool:
+        """`ready`, where all who ask at the same time share one question."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self.ready())
+        return await asyncio.shield(self._asking)
 
-    async def _ask_ready(self) -> bool:
-        await asyncio.sleep(_READY_SECONDS)
-        return await self.ready()
+    async def _is_of_pool(self, message: str) -> bool:
+        """Whether a prompt was refused since it does not fit the pool, though it fits the model's context."""
+        limit = _INPUT_LIMIT.search(message)
+        if limit is None:
+            return _POOL_OVERFLOW in message
+        context_tokens = await self._context_tokens()
+        return context_tokens is not None and int(limit[1]) + _KEPT_TOKENS < context_tokens
 
-    async def read(self) -> Reading:
-        """Read gauges and counters; raises EngineError where they cannot be had."""
+    async def _context_tokens(self) -> int | None:
+        """The model's context; `/server_info` holds it only where the operator set it."""
+        try:
+            models = (await self._get_json("/v1/models")).get("data") or [{}]
+            return int(models[0]["max_model_len"])
+        except (EngineError, KeyError, TypeError, ValueError):
+            return None
+
+    async def read(self) -> dict[int, Reading]:
+        """Gauges and counters of every dp rank's pool; raises EngineError where they cannot be had."""
         at_seconds = time.monotonic()
         metrics, loads = await asyncio.gather(self._get_text("/metrics"), self._get_text("/v1/loads?include=core"))
         try:
-            return make_reading(metrics, None if loads is None else orjson.loads(loads), at_seconds)
-        except (ValueError, KeyError, TypeError) as error:
+            return make_readings(metrics, None if loads is None else orjson.loads(loads), at_seconds)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise EngineError(f"{self._url}: /metrics or /v1/loads is not as SGLang's: {error!r}") from None
 
     async def ready(self) -> bool:
         """Whether the server takes requests now; never raises for a server that is not there yet."""
         try:
-            async with self._session.get(f"{self._url}/ready", timeout=_READ_TIMEOUT) as response:
-                return response.status == 200
+            for path in ("/ready", "/health"):  # the former is missing in older versions
+                async with self._session.get(f"{self._url}{path}", timeout=_READ_TIMEOUT) as response:
+                    if response.status != 404:
+                        return response.status == 200
         except (aiohttp.ClientError, OSError, TimeoutError):
-            return False
+            pass
+        return False
+
+    async def hang_up(self) -> None:
+        """Break off all requests under way: they are taken for ones whose server is gone, and fail as such if it is."""
+        session, self._session = self._session, self._connect()
+        await session.close()
 
     async def close(self) -> None:
         await self._session.close()
 
+    def _connect(self) -> aiohttp.ClientSession:
+        # limit=0: thousands of agents have a request in flight; the engine queues them, not our pool.
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
+
     async def _post_generate(self, rid: str, request: GenerationRequest) -> Mapping[str, Any]:
-        body = orjson.dumps(
-            {
-                "rid": rid,
-                "input_ids": request.input_ids,
-                "sampling_params": {
-                    **request.sampling,
-                    "max_new_tokens": request.max_new_tokens,
-                    "sampling_seed": request.seed,
-                },
-                "return_logprob": request.logprobs,
+        fields: dict[str, Any] = {
+            "rid": rid,
+            "input_ids": request.input_ids,
+            "sampling_params": {
+                **request.sampling,
+                "max_new_tokens": request.max_new_tokens,
+                "sampling_seed": request.seed,
             },
-            option=orjson.OPT_SERIALIZE_NUMPY,
-        )
+            "return_logprob": request.logprobs,
+        }
+        if request.dp_rank is not None:
+            fields["routed_dp_rank"] = request.dp_rank
+        body = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
         headers = {"Content-Type": "application/json"}
         async with self._session.post(
             f"{self._url}/generate", data=body, headers=headers, timeout=self._timeout

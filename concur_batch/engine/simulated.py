@@ -22,6 +22,7 @@ class SimulatedServer:
         self._host = host
         self._config = ServerConfig(
             engine=engine_config(engine),
+            dp_size=engine.dp_size,
             cost=cost_model(engine),
             time_scale=engine.time_scale,
             tokenizer=tokenizer,

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Row = Mapping[str, Any]
 _SHOWN_CHARACTERS = 80
+_SHOWN_SECONDS = 0.001
 
 
-def tell(attempts: Sequence[Row], turns: Sequence[Row], tools: Sequence[Row]) -> Iterator[tuple[float, str]]:
+def tell(
+    attempts: Sequence[Row], turns: Sequence[Row], tools: Sequence[Row], control: Sequence[Row]
+) -> Iterator[tuple[float, str]]:
     """(seconds since the run's start, what happened) from an agent's rows of the three tables.
 
-    An agent that has not ended has no row in `attempts`, but its turns are told.
+    `control` are the run's control rows, in any order: they say why an agent was paused, as far as that is known. An
+    agent that has not ended has no row in `attempts`, but its turns are told.
     """
+    pools: dict[str, list[Row]] = {}
+    for row in sorted(control, key=_moment):
+        pools.setdefault(row["pool"], []).append(row)
     numbers = sorted({row["attempt"] for row in (*attempts, *turns)})
     for number in numbers:
         own = sorted((row for row in turns if row["attempt"] == number), key=lambda row: row["turn"])
         ends = [row for row in attempts if row["attempt"] == number]
         if len(numbers) > 1:
             yield (ends[0]["started_seconds"] if ends else own[0]["started_seconds"], f"attempt {number}")
+        pool = own[0]["replica"] if own else ""
         for turn in own:
+            if turn["paused_seconds"] >= _SHOWN_SECONDS:
+                yield turn["started_seconds"], _pause(turn, pools.get(pool, []), pools.get(turn["replica"], []))
+            if turn["replica"] != pool:
+                yield turn["generation_started_seconds"], f"moved from pool {pool} to {turn['replica']}"
+                pool = turn["replica"]
             calls = [row for row in tools if row["attempt"] == number and row["turn"] == turn["turn"]]
             yield from _turn(turn, sorted(calls, key=lambda row: row["call"]))
         for end in ends:
@@ -32,10 +46,9 @@ def tell(attempts: Sequence[Row], turns: Sequence[Row], tools: Sequence[Row]) ->
 def _turn(turn: Row, calls: Sequence[Row]) -> Iterator[tuple[float, str]]:
     for name, what in (
         ("pending_seconds", "waited for its first admission"),
-        ("paused_seconds", "paused"),
         ("queue_seconds", "waited for a permit"),
     ):
-        if turn[name] >= 0.001:
+        if turn[name] >= _SHOWN_SECONDS:
             yield turn["started_seconds"], f"{what}, {turn[name]:.2f} s"
     recomputed = f", {turn['recomputed_tokens']:,} computed again" if turn["recomputed_tokens"] else ""
     retries = f", {turn['request_attempts']} tries" if turn["request_attempts"] > 1 else ""
@@ -53,6 +66,41 @@ def _turn(turn: Row, calls: Sequence[Row]) -> Iterator[tuple[float, str]]:
             call["started_seconds"],
             f"{call['name']} {_short(call['arguments'])}: {call['status']}, {call['seconds']:.2f} s{waited}",
         )
+
+
+def _pause(turn: Row, home: Sequence[Row], there: Sequence[Row]) -> str:
+    """A pause before a turn. `home` and `there`: rows of the pool that it was in and of the one where it goes on."""
+    why = _why_paused(turn["started_seconds"], home)
+    # Agents are let in beyond the window only as a period ends.
+    ended_seconds = turn["started_seconds"] + turn["paused_seconds"]
+    last = there[: bisect_right(there, ended_seconds, key=_moment)][-1:]
+    forced = last[0]["forced_in_period"] if last else 0
+    return (
+        f"paused, {turn['paused_seconds']:.2f} s"
+        + (f": {why}" if why else "")
+        + (f"; as it ended, {forced} were let in beyond the window" if forced else "")
+    )
+
+
+def _why_paused(seconds: float, rows: Sequence[Row]) -> str:
+    """From the periods around the pause's begin; empty where they do not tell."""
+    begin = bisect_right(rows, seconds, key=_moment)
+    around = rows[max(begin - 1, 0) : begin + 1]
+    states = {row["pool_state"] for row in around}
+    if "suspended" in states:
+        return "the run was suspended"
+    if states & {"closed", "suspect"}:
+        return "its pool was down"
+    bounded = [row for row in rows[:begin] if None not in (row["window_before"], row["window_after"])]
+    cut = next((row for row in reversed(bounded) if row["window_after"] < row["window_before"]), None)
+    if cut is not None and rows[begin - 1]["marked"]:
+        return f"W went from {cut['window_before']} to {cut['window_after']} at {cut['seconds']:.2f} s"
+    return ""
+
+
+def _moment(row: Row) -> float:
+    seconds: float = row["seconds"]
+    return seconds
 
 
 def _end(agent: Row) -> str:

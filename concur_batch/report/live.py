@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -94,6 +95,9 @@ class LiveView:
         window = control.get("window")
         bars = sparkline(list(self._windows), _SPARK_WIDTH)
         lines.add_row("window", f"W [b]{'∞' if window is None else window}[/b]   [green]{bars}[/green]")
+        pools = control.get("pools") or {}
+        if len(pools) > 1:
+            lines.add_row("pools", "\n".join(_pool(row) for row in pools.values()))
         lines.add_row(
             "cache",
             f"U [b]{share(control.get('usage'))}[/b]   H [b]{share(control.get('hit_rate'))}[/b]   "
@@ -167,6 +171,15 @@ class LineView:
 def make_view(console: Console, title: str) -> View:
     """The view that fits the console."""
     return LiveView(console, title) if console.is_terminal else LineView(console, title)
+
+
+def _pool(row: Mapping[str, Any]) -> str:
+    window = "∞" if row["window_after"] is None else row["window_after"]
+    state = "" if row["pool_state"] == "open" else f"   [yellow]{row['pool_state']}[/yellow]"
+    return (
+        f"{row['pool']}   W [b]{window}[/b]   held {row['places_held']}   U {share(row['usage'])}   "
+        f"H {share(row['hit_rate'])}{state}"
+    )
 
 
 def _rates(before: Snapshot | None, now: Snapshot) -> dict[str, float]:

@@ -8,6 +8,7 @@ it. cooldown: the hit rate has recovered and nobody waits for admission any more
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from enum import StrEnum
 
 # The paper's middle phase runs at 80 to 100 % usage.
@@ -22,6 +23,15 @@ class Phase(StrEnum):
     WARMUP = "warmup"
     MIDDLE = "middle"
     COOLDOWN = "cooldown"
+
+
+# Of the phases of several pools, the one that says most of the batch.
+_LEADING = (Phase.MIDDLE, Phase.WARMUP, Phase.COOLDOWN)
+
+
+def leading_phase(phases: Collection[str]) -> Phase:
+    """The phase to name where pools are in several: middle before warmup before cooldown."""
+    return next(phase for phase in _LEADING if phase in phases)
 
 
 class PhaseTracker:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from concur_batch.report.phases import leading_phase
 from concur_batch.trace.reading import Run
 
 _SUMS = (
@@ -53,7 +54,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "policy": run.manifest["workload"]["control"]["policy"],
         "seconds": round(seconds, 3),
         "agents": wanted,
-        **{name: _count(final, name) for name in ("finished", "limit", "failed")},
+        **{name: _count(final, name) for name in ("finished", "limit", "oversized", "cancelled", "failed")},
         "unfinished": wanted - final.num_rows,
         "failures": dict(failures),
         "rewarded": len(rewards),
@@ -72,22 +73,31 @@ def summarize(run: Run) -> dict[str, Any]:
 
 
 def phase_seconds(control: pa.Table) -> dict[str, float]:
-    """How long each phase lasted, in seconds, from the control table in order of its periods."""
-    moments, phases = control["seconds"].to_pylist(), control["phase"].to_pylist()
+    """How long each phase lasted, in seconds, from the control table in order of its periods.
+
+    Where pools are in different phases, the one counts that matters most: middle before warmup before cooldown.
+    """
+    phases: dict[float, set[str]] = {}
+    for moment, phase in zip(control["seconds"].to_pylist(), control["phase"].to_pylist(), strict=True):
+        phases.setdefault(moment, set()).add(phase)
     lasted: dict[str, float] = {}
     before = 0.0
-    for moment, phase in zip(moments, phases, strict=True):
+    for moment, found in phases.items():
+        phase = leading_phase(found)
         lasted[phase] = round(lasted.get(phase, 0.0) + moment - before, 3)
         before = moment
     return lasted
 
 
 def _window(control: pa.Table) -> dict[str, Any]:
-    windows = [window for window in control["window_after"].to_pylist() if window is not None]
+    """Over all pools: a period's window is the sum of theirs, increases, cuts and stale periods count for each."""
+    periods = control.group_by("seconds").aggregate([("window_after", "sum")])
+    windows = [window for window in periods["window_after_sum"].to_pylist() if window is not None]
     before = control["window_before"].to_pylist()
     steps = [after - old for old, after in zip(before, control["window_after"].to_pylist(), strict=True) if after]
     return {
-        "control_periods": control.num_rows,
+        "pools": pc.count_distinct(control["pool"]).as_py(),
+        "control_periods": periods.num_rows,
         "stale_periods": sum(control["stale"].to_pylist()),
         "window_min": min(windows, default=None),
         "window_mean": round(sum(windows) / len(windows), 2) if windows else None,

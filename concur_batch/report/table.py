@@ -43,6 +43,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     failures = ", ".join(f"{count} {name}" for name, count in sorted(summary["failures"].items()))
     ended = f"{summary['finished']} finished, {summary['limit']} at a limit, {summary['failed']} failed"
     ended += f" ({failures})" if failures else ""
+    for name in ("oversized", "cancelled"):
+        ended += f", {summary[name]} {name}" if summary[name] else ""
     ended += f", {summary['unfinished']} unfinished" if summary["unfinished"] else ""
     table.add_row("agents", f"{summary['agents']}: {ended}")
     if summary["reward_mean"] is not None:
@@ -70,7 +72,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(
             "window",
             f"{summary['window_min']} to {summary['window_max']}, mean {summary['window_mean']:g}; "
-            f"{summary['window_increases']} increases, {summary['window_cuts']} cuts, {summary['pauses']} pauses",
+            f"{summary['window_increases']} increases, {summary['window_cuts']} cuts, {summary['pauses']} pauses"
+            + (f"; over {summary['pools']} pools" if summary["pools"] > 1 else ""),
         )
     phases = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in summary["phase_seconds"].items())
     table.add_row("phases", phases or "–")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,63 +34,74 @@ def usage(counters: Counters) -> float:
     return counters.kv_used / counters.max_total
 
 
-def render_metrics(model_name: str, config: EngineConfig, counters: Counters, served: Served) -> str:
-    """`GET /metrics`, in Prometheus's text format. Of a metric with several series all stand together."""
-    engine = f'engine_type="unified",model_name="{model_name}",moe_ep_rank="0",pp_rank="0",tp_rank="0"'
-    cache = 'cache_type="UnifiedRadixCache",pp_rank="0",tp_rank="0"'
+_GAUGES: dict[str, Callable[[Counters], float]] = {
+    "num_running_reqs": lambda c: c.running,
+    "num_queue_reqs": lambda c: c.waiting,
+    "token_usage": lambda c: round(usage(c), 2),
+    "full_token_usage": usage,
+    "num_used_tokens": lambda c: c.kv_used,
+    "kv_used_tokens": lambda c: c.kv_used,
+    "kv_evictable_tokens": lambda c: c.kv_evictable,
+    "kv_available_tokens": lambda c: c.kv_available,
+    "max_total_num_tokens": lambda c: c.max_total,
+}
+# By name, and by `mode` where the metric has one.
+_COUNTERS: dict[str, dict[str | None, Callable[[Counters], float]]] = {
+    "prefill_effective_tokens_total": {
+        "input": lambda c: c.prefill_input,
+        "device_hit": lambda c: c.prefill_device_hit,
+        "host_hit": lambda c: c.prefill_host_hit,
+        "storage_hit": lambda c: c.prefill_storage_hit,
+    },
+    "realtime_tokens_total": {
+        "prefill_compute": lambda c: c.prefill_compute,
+        "prefill_cache": lambda c: c.prefill_cache,
+        "decode": lambda c: c.decode,
+    },
+    "num_retracted_requests_total": {None: lambda c: c.retracted_requests},
+    "num_retracted_input_tokens_total": {None: lambda c: c.retracted_input},
+    "num_retracted_output_tokens_total": {None: lambda c: c.retracted_output},
+}
+
+
+def render_metrics(model_name: str, config: EngineConfig, ranks: Sequence[Counters], served: Served) -> str:
+    """`GET /metrics`, in Prometheus's text format. Of a metric with several series all stand together.
+
+    `ranks` are the dp ranks, labelled as under DP attention: the scheduler of each has a tp rank of its own.
+    """
     tokenizer = f'engine_type="unified",model_name="{model_name}"'
     streams = f'{tokenizer},is_streaming="False"'
-    return "".join(
-        [
-            *_series("gauge", "num_running_reqs", {engine: counters.running}),
-            *_series("gauge", "num_queue_reqs", {engine: counters.waiting}),
-            *_series("gauge", "token_usage", {engine: round(usage(counters), 2)}),
-            *_series("gauge", "full_token_usage", {engine: usage(counters)}),
-            *_series("gauge", "num_used_tokens", {engine: counters.kv_used}),
-            *_series("gauge", "kv_used_tokens", {engine: counters.kv_used}),
-            *_series("gauge", "kv_evictable_tokens", {engine: counters.kv_evictable}),
-            *_series("gauge", "kv_available_tokens", {engine: counters.kv_available}),
-            *_series("gauge", "max_total_num_tokens", {engine: counters.max_total}),
-            *_series("gauge", "page_size", {engine: config.page_size}),
-            *_series("gauge", "num_pages", {engine: counters.max_total // config.page_size}),
-            *_series("gauge", "context_len", {engine: config.context_tokens}),
-            *_series(
-                "counter",
-                "prefill_effective_tokens_total",
-                {
-                    f'{engine},mode="input"': counters.prefill_input,
-                    f'{engine},mode="device_hit"': counters.prefill_device_hit,
-                    f'{engine},mode="host_hit"': counters.prefill_host_hit,
-                    f'{engine},mode="storage_hit"': counters.prefill_storage_hit,
-                },
-            ),
-            *_series(
-                "counter",
-                "realtime_tokens_total",
-                {
-                    f'{engine},mode="prefill_compute"': counters.prefill_compute,
-                    f'{engine},mode="prefill_cache"': counters.prefill_cache,
-                    f'{engine},mode="decode"': counters.decode,
-                },
-            ),
-            *_series("counter", "num_retracted_requests_total", {engine: counters.retracted_requests}),
-            *_series("counter", "num_retracted_input_tokens_total", {engine: counters.retracted_input}),
-            *_series("counter", "num_retracted_output_tokens_total", {engine: counters.retracted_output}),
-            *_series("counter", "evicted_tokens_total", {cache: counters.evicted}),
-            *_series("counter", "prompt_tokens_total", {streams: served.prompt_tokens}),
-            *_series("counter", "generation_tokens_total", {streams: served.generation_tokens}),
-            *_series("counter", "num_requests_total", {streams: served.requests}),
-            *_series("counter", "num_aborted_requests_total", {tokenizer: served.aborted}),
-            *_series(
-                "counter",
-                "cached_tokens_total",
-                {
-                    f'{tokenizer},cache_source="device"': served.cached_tokens,
-                    f'{tokenizer},cache_source="total"': served.cached_tokens,
-                },
-            ),
-        ]
-    )
+    engine = {
+        f'{tokenizer},moe_ep_rank="0",pp_rank="0",tp_rank="{rank}"'
+        + (f',dp_rank="{rank}"' if len(ranks) > 1 else ""): c
+        for rank, c in enumerate(ranks)  # a single rank is not named
+    }
+    sizes = {
+        "page_size": config.page_size,
+        "num_pages": config.pool_tokens // config.page_size,
+        "context_len": config.context_tokens,
+    }
+    lines: list[str] = []
+    for name, value in _GAUGES.items():
+        lines += _series("gauge", name, {labels: value(c) for labels, c in engine.items()})
+    for name, size in sizes.items():
+        lines += _series("gauge", name, dict.fromkeys(engine, size))
+    for name, modes in _COUNTERS.items():
+        series = {
+            labels + (f',mode="{mode}"' if mode else ""): value(c)
+            for labels, c in engine.items()
+            for mode, value in modes.items()
+        }
+        lines += _series("counter", name, series)
+    cache = 'cache_type="UnifiedRadixCache",pp_rank="0",tp_rank="0",dp_rank='
+    lines += _series("counter", "evicted_tokens_total", {f'{cache}"{n}"': c.evicted for n, c in enumerate(ranks)})
+    lines += _series("counter", "prompt_tokens_total", {streams: served.prompt_tokens})
+    lines += _series("counter", "generation_tokens_total", {streams: served.generation_tokens})
+    lines += _series("counter", "num_requests_total", {streams: served.requests})
+    lines += _series("counter", "num_aborted_requests_total", {tokenizer: served.aborted})
+    tiers = {f'{tokenizer},cache_source="{tier}"': served.cached_tokens for tier in ("device", "total")}
+    lines += _series("counter", "cached_tokens_total", tiers)
+    return "".join(lines)
 
 
 def _series(kind: str, name: str, values: Mapping[str, float]) -> Iterator[str]:
@@ -99,29 +110,32 @@ def _series(kind: str, name: str, values: Mapping[str, float]) -> Iterator[str]:
         yield f"sglang:{name}{{{labels}}} {value}\n"
 
 
-def render_loads(config: EngineConfig, counters: Counters, stamp_seconds: float) -> dict[str, Any]:
-    """`GET /v1/loads`: one rank. `stamp_seconds` since the epoch. What is not modelled is left out."""
-    rank = {
-        "timestamp": stamp_seconds,
-        "dp_rank": 0,
-        "num_running_reqs": counters.running,
-        "num_waiting_reqs": counters.waiting,
-        "num_used_tokens": counters.kv_used,
-        "num_total_tokens": counters.kv_used + counters.waiting_tokens,
-        "max_total_num_tokens": counters.max_total,
-        "max_running_requests": config.running_limit,
-        "token_usage": round(usage(counters), 4),
-        "memory": {"token_capacity": counters.max_total},
-        "queues": {"waiting": counters.waiting, "grammar": 0, "paused": 0, "prealloc_ready": 0},
-    }
-    return {"timestamp": stamp_seconds, "dp_rank_count": 1, "loads": [rank]}
+def render_loads(config: EngineConfig, ranks: Sequence[Counters], stamp_seconds: float) -> dict[str, Any]:
+    """`GET /v1/loads`: one entry a dp rank. `stamp_seconds` since the epoch. What is not modelled is left out."""
+    loads = [
+        {
+            "timestamp": stamp_seconds,
+            "dp_rank": rank,
+            "num_running_reqs": counters.running,
+            "num_waiting_reqs": counters.waiting,
+            "num_used_tokens": counters.kv_used,
+            "num_total_tokens": counters.kv_used + counters.waiting_tokens,
+            "max_total_num_tokens": counters.max_total,
+            "max_running_requests": config.running_limit,
+            "token_usage": round(usage(counters), 4),
+            "memory": {"token_capacity": counters.max_total},
+            "queues": {"waiting": counters.waiting, "grammar": 0, "paused": 0, "prealloc_ready": 0},
+        }
+        for rank, counters in enumerate(ranks)
+    ]
+    return {"timestamp": stamp_seconds, "dp_rank_count": len(ranks), "loads": loads}
 
 
 SIMULATED = "simulated"
 
 
-def render_server_info(model_name: str, config: EngineConfig, time_scale: float) -> dict[str, Any]:
-    """`GET /server_info`. `version` says that this is a simulation."""
+def render_server_info(model_name: str, config: EngineConfig, dp_size: int, time_scale: float) -> dict[str, Any]:
+    """`GET /server_info`. `version` says that it is a simulation; `max_running_requests` is of all ranks."""
     return {
         "version": SIMULATED,
         "served_model_name": model_name,
@@ -129,7 +143,8 @@ def render_server_info(model_name: str, config: EngineConfig, time_scale: float)
         "context_length": config.context_tokens,
         "page_size": config.page_size,
         "chunked_prefill_size": config.chunked_prefill_tokens,
-        "max_running_requests": config.running_limit,
+        "dp_size": dp_size,
+        "max_running_requests": config.running_limit * dp_size,
         "schedule_policy": "fcfs",
         "radix_eviction_policy": "lru",
         "max_total_num_tokens": config.pool_tokens,
@@ -140,5 +155,6 @@ def render_server_info(model_name: str, config: EngineConfig, time_scale: float)
                 "effective_max_running_requests_per_dp": config.running_limit,
                 "memory_usage": {"token_capacity": config.pool_tokens},
             }
-        ],
+        ]
+        * dp_size,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import signal
 import sys
 import uuid
@@ -26,7 +27,7 @@ from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.conversation import ActionFormat
 from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.driver import Driver
-from concur_batch.simulator.engine import EngineCore
+from concur_batch.simulator.engine import Counters, EngineCore
 from concur_batch.simulator.metrics import Served, render_loads, render_metrics, render_server_info
 from concur_batch.simulator.model import ChatTokens, Model, Reply, with_length
 from concur_batch.simulator.request import Completion, RequestRejected, TokenIds
@@ -47,7 +48,8 @@ class ServerConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    engine: EngineConfig
+    engine: EngineConfig = Field(description="Of one dp rank: each has a pool, a tree and a scheduler of its own.")
+    dp_size: int = Field(1, ge=1, description="Data-parallel ranks.")
     cost: CostModel = Field(default_factory=CostModel)
     time_scale: float = Field(1.0, gt=0, description="Simulated seconds per real second.")
     tokenizer: Path = Field(description="Directory with tokenizer.json.")
@@ -91,7 +93,11 @@ class Server:
         self._model = load_model(config, self._tokenizer)
         self._end = ChatTokens.of(self._tokenizer).end
         self._vocabulary = self._tokenizer.get_vocab_size()
-        self.driver = Driver(EngineCore(config.engine, config.cost), config.time_scale)
+        # One a dp rank.
+        self.drivers = [
+            Driver(EngineCore(config.engine, config.cost), config.time_scale) for _ in range(config.dp_size)
+        ]
+        self._turns = itertools.cycle(range(config.dp_size))
         self._served = Served()
         self._in_flight: set[str] = set()
 
@@ -137,6 +143,7 @@ class Server:
         sampling = body.get("sampling_params") or {}
         if not isinstance(sampling, dict):
             raise BadRequest("`sampling_params` must be an object: one request at a time.")
+        rank = self._rank(body)
         input_ids = self._input_ids(body)
         max_new_tokens = _whole(sampling, "max_new_tokens", _DEFAULT_NEW_TOKENS)
         reply = self._model.reply(input_ids, _whole(sampling, "sampling_seed", 0))
@@ -145,9 +152,9 @@ class Server:
             # Refused for its length anyway, where longer than the context.
             wanted = min(max(1, max_new_tokens), self.config.engine.context_tokens)
             reply = with_length(reply, wanted, self._end)
-        completion = await self.driver.generate(rid, input_ids, reply.output_ids, max_new_tokens, ignore_eos)
+        completion = await self.drivers[rank].generate(rid, input_ids, reply.output_ids, max_new_tokens, ignore_eos)
         self._served.add(completion)
-        return self._answer(rid, completion, reply)
+        return self._answer(rid, rank, completion, reply)
 
     def _claim(self, body: Mapping[str, Any]) -> str:
         rid = body.get("rid") or uuid.uuid4().hex
@@ -157,6 +164,15 @@ class Server:
             raise BadRequest(f"Duplicate request ID: {rid}")
         self._in_flight.add(rid)
         return rid
+
+    def _rank(self, body: Mapping[str, Any]) -> int:
+        """The dp rank that the request names, or the next in turn."""
+        rank = body.get("routed_dp_rank")
+        if rank is None:
+            return next(self._turns)
+        if not isinstance(rank, int) or not 0 <= rank < self.config.dp_size:
+            raise BadRequest(f"routed_dp_rank={rank} out of range [0, {self.config.dp_size})")
+        return rank
 
     def _input_ids(self, body: Mapping[str, Any]) -> TokenIds:
         ids, text = body.get("input_ids"), body.get("text")
@@ -175,8 +191,8 @@ class Server:
             raise BadRequest(f"`input_ids` must be within the vocabulary, 0 to {self._vocabulary - 1}.")
         return packed
 
-    def _answer(self, rid: str, completion: Completion, reply: Reply) -> dict[str, Any]:
-        driver = self.driver
+    def _answer(self, rid: str, rank: int, completion: Completion, reply: Reply) -> dict[str, Any]:
+        driver = self.drivers[rank]
         meta: dict[str, Any] = {
             "id": rid,
             "finish_reason": self._finish_reason(completion),
@@ -185,7 +201,7 @@ class Server:
             "cached_tokens": completion.cached_tokens,
             "cached_tokens_details": {"device": completion.cached_tokens, "host": 0},
             "num_retractions": completion.retractions,
-            "dp_rank": 0,
+            "dp_rank": rank,
             "e2e_latency": driver.real_seconds(completion.end_seconds - completion.arrival_seconds),
         }
         if completion.scheduled_seconds is not None:
@@ -222,30 +238,36 @@ class Server:
         everything = isinstance(body, dict) and bool(body.get("abort_all"))
         if not everything and not (isinstance(rid, str) and rid):
             return _json({"error": {"message": "Give `rid`, a string, or `abort_all`."}}, status=400)
-        self.driver.abort("" if everything else str(rid))
+        for driver in self.drivers:
+            driver.abort("" if everything else str(rid))
         return web.Response()
 
     async def flush_cache(self, request: web.Request) -> web.Response:
-        """POST or GET /flush_cache: 400 while requests are in progress, as the cache is in use."""
-        if self.driver.flush_cache():
+        """POST or GET /flush_cache: 400 while requests are in progress at a rank, whose cache is then in use."""
+        flushed = [driver.flush_cache() for driver in self.drivers]  # every rank that can, as SGLang does
+        if all(flushed):
             return web.Response(text="Cache flushed.\n")
         return web.Response(text="Flush cache failed: requests are in progress.\n", status=400)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics. Gauges are as of now, and not of the last report."""
         config = self.config
-        text = render_metrics(config.model_name, config.engine, self.driver.counters(), self._served)
+        text = render_metrics(config.model_name, config.engine, self._counters(), self._served)
         return web.Response(text=text, content_type="text/plain")
 
     async def loads(self, request: web.Request) -> web.Response:
         """GET /v1/loads."""
-        counters = self.driver.counters()
-        stamp = self.driver.wall_seconds(self.driver.now_seconds())
-        return _json(render_loads(self.config.engine, counters, stamp))
+        clock = self.drivers[0]
+        stamp = clock.wall_seconds(clock.now_seconds())
+        return _json(render_loads(self.config.engine, self._counters(), stamp))
+
+    def _counters(self) -> list[Counters]:
+        return [driver.counters() for driver in self.drivers]
 
     async def server_info(self, request: web.Request) -> web.Response:
         """GET /server_info."""
-        return _json(render_server_info(self.config.model_name, self.config.engine, self.config.time_scale))
+        config = self.config
+        return _json(render_server_info(config.model_name, config.engine, config.dp_size, config.time_scale))
 
     async def model_info(self, request: web.Request) -> web.Response:
         """GET /model_info."""
@@ -289,7 +311,8 @@ async def serve(config: ServerConfig) -> tuple[web.AppRunner, int]:
     app = server.app()
 
     async def stop_clock(app: web.Application) -> None:
-        server.driver.close()
+        for driver in server.drivers:
+            driver.close()
 
     app.on_cleanup.append(stop_clock)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)

@@ -36,7 +36,7 @@ AGENTS = pa.schema(
     [
         *_KEY,
         pa.field("final", pa.bool_(), nullable=False),  # exactly one final row per (task, sample)
-        pa.field("status", pa.string(), nullable=False),  # finished | limit | failed | cancelled
+        pa.field("status", pa.string(), nullable=False),  # finished | limit | oversized | failed | cancelled
         pa.field("end_reason", pa.string(), nullable=False),
         pa.field("failure_class", pa.string()),  # model | tool | infrastructure | limit | cancelled
         pa.field("error", pa.string()),
@@ -120,18 +120,24 @@ CONTROL = pa.schema(
     [
         pa.field("period", pa.int64(), nullable=False),
         pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("pool", pa.string(), nullable=False),  # one KV pool: replica, and dp rank where there are several
+        pa.field("pool", pa.string(), nullable=False),  # one KV pool: replica, or replica.rank with several dp ranks
         pa.field("policy", pa.string(), nullable=False),
         pa.field("window_before", pa.int64()),  # null: unbounded
         pa.field("window_after", pa.int64()),
         pa.field("branch", pa.string(), nullable=False),  # grow | cut | hold | fixed
         pa.field("reason", pa.string(), nullable=False),
-        # What the engine said. usage U = locked / pool; hit_rate H = device hits / looked-up tokens of the period.
+        pa.field("changes", pa.string()),  # what `concur ctl` changed since the row before
+        pa.field("phase", pa.string(), nullable=False),  # warmup | middle | cooldown
+        pa.field("pool_state", pa.string(), nullable=False),  # open | suspect | closed | suspended
+        # What the engine said. usage U = locked / pool; hit_rate H = device hits / looked-up tokens of the period, as
+        # the law got them; raw_*: before any smoothing over periods.
         pa.field("usage", pa.float64()),
         pa.field("hit_rate", pa.float64()),
+        pa.field("raw_usage", pa.float64()),
+        pa.field("raw_hit_rate", pa.float64()),
         pa.field("occupancy", pa.float64()),  # (locked + evictable) / pool: for phases, never for the law
-        pa.field("phase", pa.string(), nullable=False),  # warmup | middle | cooldown
         pa.field("stale", pa.bool_(), nullable=False),
+        pa.field("restarted", pa.bool_(), nullable=False),
         pa.field("sample_age_seconds", pa.float64()),
         pa.field("pool_tokens", pa.int64()),
         pa.field("locked_tokens", pa.int64()),
@@ -146,10 +152,18 @@ CONTROL = pa.schema(
         pa.field("retractions", pa.int64()),
         pa.field("offloaded_tokens", pa.int64()),
         pa.field("reloaded_tokens", pa.int64()),
+        pa.field("offloaded_bytes", pa.int64()),
+        pa.field("reloaded_bytes", pa.int64()),
+        pa.field("reload_seconds", pa.float64()),  # that requests waited for reloads
         pa.field("running_requests", pa.int64()),
         pa.field("waiting_requests", pa.int64()),
-        # What the orchestrator knows itself.
-        pa.field("recomputed_tokens", pa.int64(), nullable=False),  # of the turns ended in this period
+        # What the turns that ended in this period tell themselves, and how far the engine's counters are from it.
+        pa.field("request_input_tokens", pa.int64(), nullable=False),
+        pa.field("request_device_hit_tokens", pa.int64(), nullable=False),
+        pa.field("recomputed_tokens", pa.int64(), nullable=False),
+        pa.field("drift_hit_rate", pa.float64()),  # H of the engine - H of the requests, over the last periods
+        pa.field("drift_lookups", pa.float64()),  # looked-up tokens of the engine / of the requests
+        # What the orchestrator knows itself. Agents that no pool holds anything of count in every pool's row.
         pa.field("in_flight_requests", pa.int64(), nullable=False),
         pa.field("pending", pa.int64(), nullable=False),
         pa.field("active", pa.int64(), nullable=False),  # generating
@@ -157,11 +171,15 @@ CONTROL = pa.schema(
         pa.field("paused", pa.int64(), nullable=False),
         pa.field("queued", pa.int64(), nullable=False),  # wait for a permit between turns, request cap only
         pa.field("finished", pa.int64(), nullable=False),
+        pa.field("places_held", pa.int64(), nullable=False),
         pa.field("marked", pa.int64(), nullable=False),  # to pause at their next boundary
+        pa.field("adrift", pa.int64(), nullable=False),  # run on without a place until their next boundary
+        pa.field("history_tokens", pa.int64(), nullable=False),  # of the agents that hold places
         pa.field("admitted_in_period", pa.int64(), nullable=False),
         pa.field("resumed_in_period", pa.int64(), nullable=False),
         pa.field("paused_in_period", pa.int64(), nullable=False),
         pa.field("completed_in_period", pa.int64(), nullable=False),
+        pa.field("forced_in_period", pa.int64(), nullable=False),  # let in beyond the window
     ]
 )
 

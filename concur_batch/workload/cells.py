@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, get_args
 
 import orjson
@@ -41,6 +42,36 @@ def read_id(cell: Any) -> str:
     if not name.isprintable():
         raise BadCell(f"{shown(name)} holds a control character", "delete it")
     return name
+
+
+def read_group(cell: Any) -> str:
+    """The name of a task's group; empty for none."""
+    return "" if cell is None or cell == "" else read_id(cell)
+
+
+def read_priority(cell: Any) -> int:
+    """A whole number, or its text as CSV has it; 0 for none."""
+    if cell is None or cell == "":
+        return 0
+    try:
+        if isinstance(cell, bool) or not isinstance(cell, str | int):
+            raise ValueError
+        return int(cell)
+    except ValueError:
+        raise BadCell(f"{shown(cell)} is no whole number", "give one, higher for tasks to be admitted first") from None
+
+
+def read_seconds(cell: Any) -> float | None:
+    """A number of seconds above 0, or its text as CSV has it; None for none."""
+    if cell is None or cell == "":
+        return None
+    try:
+        seconds = math.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise BadCell(f"{shown(cell)} is no number of seconds above 0", "give one, from the run's start")
+    return seconds
 
 
 def read_files(cell: Any) -> dict[str, str]:

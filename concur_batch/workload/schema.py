@@ -6,7 +6,7 @@ Relative paths are relative to the workload file. `concur schema` prints this as
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -37,6 +37,9 @@ def _log_uniform(span: tuple[float, float]) -> tuple[float, float]:
 Wait = Annotated[float, Field(ge=0)]
 Span = Annotated[tuple[Count, Count], AfterValidator(_in_order)]
 AnswerMatch = Literal["exact", "number", "regex"]
+Weight = Annotated[float, Field(gt=0)]
+VictimOrder = Literal["newest", "oldest", "largest", "smallest", "longest_idle"]
+ResumeOrder = Literal["oldest", "newest", "smallest", "largest"]
 
 
 class Tasks(Section):
@@ -47,6 +50,15 @@ class Tasks(Section):
     id: str = Field("id", description="Column with the task's unique name; without one, the row number is used.")
     files: str | None = Field(
         None, description="Column with the files to put into the workspace: an object from path to text."
+    )
+    group: str | None = Field(
+        None, description="Column that names the task's group; groups share the window fairly (`control.extensions`)."
+    )
+    priority: str | None = Field(None, description="Column with a whole number: higher ones are admitted first.")
+    deadline: str | None = Field(
+        None,
+        description="Column with seconds since the run's start: an agent that is not done by then ends (`limit`); the "
+        "nearest deadline is admitted first.",
     )
     samples: Count = Field(1, description="Agents per task, each with a seed of its own.")
     limit: Count | None = Field(None, description="Take only the first so many tasks.")
@@ -94,6 +106,9 @@ class SglangEngine(Section):
     url: str | None = Field(
         None, pattern=r"^https?://", description="Where the server runs, for instance http://gpu-7:30000"
     )
+    urls: list[Annotated[str, Field(pattern=r"^https?://")]] = Field(
+        default_factory=list, description="Several replicas of the same server, instead of `url`."
+    )
     api_key: str | None = Field(None, description="Name of the environment variable that holds the key.")
     launch: Launch | None = Field(None, description="Start the server for the run, instead of `url`.")
     request_seconds: Seconds = Field(3600, description="Longest that one generation may take, queueing included.")
@@ -103,10 +118,13 @@ class SglangEngine(Section):
     def _one_source(self) -> SglangEngine:
         if self.api_key is not None and self.launch is not None:
             raise ValueError("`api_key` is for a server that runs (`url`); remove it")
-        if (self.url is None) == (self.launch is None):
+        if sum((self.url is not None, bool(self.urls), self.launch is not None)) != 1:
             raise ValueError(
-                "needs exactly one of `url` and `launch`; give `url` for a server that runs, or `launch` to start one"
+                "needs exactly one of `url`, `urls` and `launch`; give `url` for a server that runs, `urls` for "
+                "several replicas, or `launch` to start one"
             )
+        if len(set(self.urls)) != len(self.urls):
+            raise ValueError("`urls` names a replica twice; name each once")
         return self
 
 
@@ -134,6 +152,8 @@ class SimulatedEngine(Section):
     script: Path | None = Field(None, description="JSONL of scripts, one a task.")
     synthetic: SyntheticScript | None = Field(None, description="A load without a script, instead of `script`.")
     pool_tokens: Count = Field(32_768, description="Tokens that the KV pool holds.")
+    replicas: Count = Field(1, description="Servers, each with `dp_size` pools of its own.")
+    dp_size: Count = Field(1, description="Data-parallel ranks of a server, each with a pool of its own.")
     page_size: Count = Field(1, description="Tokens per page of the pool.")
     context_tokens: Count = Field(32_768, description="Longest context of the simulated model.")
     max_running_requests: Count = Field(256, description="Requests in the running batch, at most.")
@@ -222,30 +242,82 @@ class SyntheticTools(Section):
     observation_words: Span = Field((20, 20), description="[least, most] words that a call returns.")
 
 
-class NoControl(Section):
+class Extensions(Section):
+    """Rules beyond the paper's. Each is off unless it is set."""
+
+    longest_pause_seconds: Seconds | None = Field(
+        None, description="A pause ends after so long, with or without a free place."
+    )
+    longest_tool_wait_seconds: Seconds | None = Field(
+        None, description="A tool wait beyond this gives the place up; the agent asks again on its return."
+    )
+    kv_budget_tokens: Count | None = Field(None, description="An agent whose history grows beyond it ends (`limit`).")
+    deadline_seconds: Seconds | None = Field(
+        None, description="Since the run's start: an agent that is not done by then ends (`limit`)."
+    )
+    long_request_tokens: Count | None = Field(
+        None,
+        description="An admitted agent whose next prompt brings more new tokens than this asks again; and everybody is "
+        "let in only while the histories fit the pool.",
+    )
+    growth_turns: Count | None = Field(
+        None, description="Admit only while all histories fit the pool as they will be so many turns from now."
+    )
+    room_share: Share = Field(
+        0.9, description="Share of the pool that histories may fill, for `long_request_tokens` and `growth_turns`."
+    )
+    shares: dict[str, Weight] = Field(
+        default_factory=dict, description="Weights of the groups that `tasks.group` names; 1 for one not listed."
+    )
+
+
+class Control(Section):
+    """What all policies have in common: how often to look, and whom to choose."""
+
+    period_seconds: Seconds = Field(1.0, description="Between two samples of the engine's signals. Open in the paper.")
+    victim_order: VictimOrder = Field(
+        "newest",
+        description="Whom to pause first: by admission, by length of history, or by time in tool wait. Open in the "
+        "paper.",
+    )
+    resume_order: ResumeOrder = Field(
+        "oldest", description="Which of the paused to resume first: by time of pause, or by length. Open in the paper."
+    )
+    resume_age_seconds: Seconds | None = Field(
+        None, description="Whoever has waited so long goes first, before any order, priority or share."
+    )
+    max_consecutive_pauses: Count | None = Field(
+        None, description="Cuts in a row that may pause the same agent, as long as others can be paused."
+    )
+    move_evicted_share: Share = Field(
+        0.5,
+        description="Several pools: a paused agent's prefix is believed gone, and it may resume elsewhere, once its "
+        "pool has evicted this share of its size since the agent's last turn.",
+    )
+    extensions: Extensions = Field(default_factory=Extensions, description="Rules beyond the paper's.")
+
+
+class NoControl(Control):
     """Every agent may generate whenever it wants."""
 
     policy: Literal["none"] = Field(description="No control.")
-    period_seconds: Seconds = Field(1.0, description="Between two samples of the engine's signals.")
 
 
-class RequestCap(Section):
-    """A fixed number of generations in flight; an agent's place ends with each generation."""
+class RequestCap(Control):
+    """A fixed number of generations in flight in each KV pool; an agent's place ends with each generation."""
 
     policy: Literal["request_cap"] = Field(description="The baseline that caps requests.")
-    cap: Count = Field(description="Generations in flight.")
-    period_seconds: Seconds = Field(1.0, description="Between two samples of the engine's signals.")
+    cap: Count = Field(description="Generations in flight in a pool.")
 
 
-class AgentCap(Section):
-    """A fixed number of agents, each from its admission to its end."""
+class AgentCap(Control):
+    """A fixed number of agents in each KV pool, each from its admission to its end."""
 
     policy: Literal["agent_cap"] = Field(description="The baseline that caps agents.")
-    cap: Count = Field(description="Active agents.")
-    period_seconds: Seconds = Field(1.0, description="Between two samples of the engine's signals.")
+    cap: Count = Field(description="Active agents in a pool.")
 
 
-class Concur(Section):
+class Concur(Control):
     """The paper's law. What the paper leaves open is named here, and goes into the manifest."""
 
     policy: Literal["concur"] = Field(description="CONCUR.")
@@ -254,22 +326,51 @@ class Concur(Section):
     u_low: Share = Field(0.2, description="Grow when the pool's usage U is below.")
     u_high: Share = Field(0.5, description="Cut when U is above and H is below `h_thresh`.")
     h_thresh: Share = Field(0.2, description="Share of prefix hits H, below which U above `u_high` is a cut.")
-    period_seconds: Seconds = Field(1.0, description="Between two decisions. Open in the paper.")
-    initial_window: Count = Field(16, description="Agents admitted at first. Open in the paper.")
+    initial_window: Count = Field(16, description="Agents admitted at first, in each pool. Open in the paper.")
     min_window: Count = Field(1, description="Least window. Ours: floor(W * beta) would reach 0.")
     max_window: Count | None = Field(None, description="Largest window; default: the number of agents.")
-    smoothing: Literal["none", "mean"] = Field(
+    smoothing: Literal["none", "mean", "ewma"] = Field(
         "none",
-        description="Of U over a period's samples. H is a quotient of the whole period's counters already.",
+        description="none: U at the period's end. mean: U as the mean of four readings in the period. ewma: U and H "
+        "averaged over periods, the newest weighing `ewma_weight`. H spans the whole period in any case.",
+    )
+    ewma_weight: float = Field(0.3, gt=0, le=1, description="Weight of the newest period with `smoothing: ewma`.")
+    grow_only_when_binding: bool = Field(False, description="Grow only while agents wait for a place.")
+    cut_cooldown_seconds: Seconds | None = Field(
+        None,
+        description="One cut a congestion: after a cut W stands still until its pauses have taken effect and so long "
+        "has passed.",
+    )
+    slow_start: bool = Field(
+        False, description="Double W instead of adding alpha, until the W that the last cut left is reached."
+    )
+    remember_collapse: bool = Field(
+        False, description="From the W of the last cut on, grow by one agent a period instead of alpha."
     )
 
     @model_validator(mode="after")
-    def _ordered(self) -> Concur:
+    def _ordered(self) -> Self:
         if self.u_low > self.u_high:
             raise ValueError(f"u_low {self.u_low} is above u_high {self.u_high}; give u_low <= u_high")
         if self.max_window is not None and self.max_window < self.min_window:
             raise ValueError(f"max_window {self.max_window} is below min_window {self.min_window}; raise max_window")
         return self
+
+
+class Steady(Concur):
+    """The law with our hygiene: the options of `concur` that mend its known faults, switched on."""
+
+    policy: Literal["steady"] = Field(description="The law, with growth and cuts under hygiene.")  # type: ignore[assignment]
+    smoothing: Literal["none", "mean", "ewma"] = Field("mean", description="As in `concur`.")
+    grow_only_when_binding: bool = Field(True, description="As in `concur`.")
+    cut_cooldown_seconds: Seconds | None = Field(5.0, description="As in `concur`.")
+    slow_start: bool = Field(True, description="As in `concur`.")
+    remember_collapse: bool = Field(True, description="As in `concur`.")
+    resume_age_seconds: Seconds | None = Field(60.0, description="As in `concur`.")
+    max_consecutive_pauses: Count | None = Field(2, description="As in `concur`.")
+
+
+AnyControl = NoControl | RequestCap | AgentCap | Concur | Steady
 
 
 class VerifyCommand(Section):
@@ -305,7 +406,7 @@ class Workload(Section):
     tools: Annotated[SandboxTools | SyntheticTools, Field(discriminator="kind")] = Field(
         default_factory=SandboxTools, description="What an agent can do."
     )
-    control: Annotated[NoControl | RequestCap | AgentCap | Concur, Field(discriminator="policy")] = Field(
+    control: Annotated[AnyControl, Field(discriminator="policy")] = Field(
         default_factory=lambda: Concur(policy="concur"), description="Who may generate when."
     )
     verify: list[Verify] = Field(

@@ -32,11 +32,11 @@ class Spot:
 
     @property
     def tagged(self) -> Tagged | None:
-        """The variants, if this is a block that has some. The tag is the first field of every variant."""
+        """The variants, if this is a block that has some. The tag is the field that leaves no choice."""
         members = get_args(self.type) if _is_union(self.type) else ()
         if not members or not all(_is_section(member) for member in members):
             return None
-        key = next(iter(members[0].model_fields))
+        key = next(name for name, field in members[0].model_fields.items() if _is_tag(field))
         return Tagged(key, {get_args(member.model_fields[key].annotation)[0]: member for member in members})
 
     def section(self, value: Any) -> type[Section] | None:
@@ -148,6 +148,10 @@ def item_of(value: Any, key: str | int) -> Any:
 
 def _is_union(annotation: Any) -> bool:
     return get_origin(annotation) in (Union, types.UnionType)
+
+
+def _is_tag(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
 
 
 def _is_section(annotation: Any) -> bool:

@@ -10,7 +10,17 @@ from typing import Any
 
 import jinja2
 
-from concur_batch.workload.cells import BadCell, read_answer, read_check, read_files, read_id, read_match
+from concur_batch.workload.cells import (
+    BadCell,
+    read_answer,
+    read_check,
+    read_files,
+    read_group,
+    read_id,
+    read_match,
+    read_priority,
+    read_seconds,
+)
 from concur_batch.workload.errors import InputError, Problem, shown_path
 from concur_batch.workload.prompt import PromptTemplate, RenderError
 from concur_batch.workload.rows import Row, read_rows
@@ -32,6 +42,9 @@ class Task:
     prompt: str
     files: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, Any] = field(default_factory=dict)
+    group: str = ""
+    priority: int = 0
+    deadline_seconds: float | None = None
 
 
 def read_tasks(section: Tasks, verify: Sequence[Verify], source: Source) -> list[Task]:
@@ -77,9 +90,12 @@ class _Reader:
             files = self._cell(row, self.section.files, read_files) or {}
         for check in self.verify:
             checked[check.column] = self._cell(row, check.column, partial(_check, check, row))
-        self.tasks.append(
-            Task(task_id, row.number, prompt, files, {**row.columns, **checked} if checked else row.columns)
-        )
+        section = self.section
+        group = self._cell(row, section.group, read_group) if section.group is not None else None
+        priority = self._cell(row, section.priority, read_priority) if section.priority is not None else None
+        deadline = self._cell(row, section.deadline, read_seconds) if section.deadline is not None else None
+        columns = {**row.columns, **checked} if checked else row.columns
+        self.tasks.append(Task(task_id, row.number, prompt, files, columns, group or "", priority or 0, deadline))
 
     def finish(self) -> list[Task]:
         for reason, rows in self.unrendered.items():
@@ -145,8 +161,9 @@ class _Reader:
         named: list[tuple[KeyPath, str]] = []
         if "id" in self.section.model_fields_set:
             named.append((("tasks", "id"), self.section.id))
-        if self.section.files is not None:
-            named.append((("tasks", "files"), self.section.files))
+        for key in ("files", "group", "priority", "deadline"):
+            if (column := getattr(self.section, key)) is not None:
+                named.append((("tasks", key), column))
         for number, check in enumerate(self.verify):
             named.append((("verify", number, "column"), check.column))
             if isinstance(check, VerifyAnswer) and check.match_column is not None:

@@ -3,125 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from rollout_desk import SPEC, SUBMIT, TOKENIZER, WORK, Desk, Lines, SayingEngine, make, play
 
-from concur_batch.agent.gate import Event, Gate
-from concur_batch.agent.rollout import Rollout, Services
-from concur_batch.agent.spec import AgentSpec, AnswerCheck, Ending
-from concur_batch.agent.tokenizer import load_tokenizer
-from concur_batch.agent.turnstile import Turnstile
-from concur_batch.control.window import State, Window
-from concur_batch.engine.protocol import (
-    ContextOverflow,
-    EngineError,
-    FinishReason,
-    Generation,
-    GenerationRequest,
-)
-from concur_batch.workload.schema import Limits, Sampling
+from concur_batch.agent.gate import Draining
+from concur_batch.agent.rollout import Rollout
+from concur_batch.control.member import State
+from concur_batch.engine.protocol import ContextOverflow, EngineError, Generation, GenerationRequest
 from tools_env.sandbox import SandboxEnvironment
 from tools_env.spec import ToolResult, ToolSpec
 from tools_env.synthetic import SyntheticEnvironment
-
-TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "workloads" / "demo_model")
-WORK = '<tool_call>\n{"name": "work", "arguments": {"step": 1}}\n</tool_call>'
-SUBMIT = '<tool_call>\n{"name": "submit", "arguments": {"answer": "42"}}\n</tool_call>'
-Said = str | tuple[str, FinishReason] | Exception
-
-
-class SayingEngine:
-    """Says its lines one after the other; the last one again and again."""
-
-    def __init__(self, *lines: Said) -> None:
-        self.lines = list(lines)
-        self.requests: list[GenerationRequest] = []
-
-    async def generate(self, request: GenerationRequest) -> Generation:
-        self.requests.append(request)
-        line = self.lines.pop(0) if len(self.lines) > 1 else self.lines[0]
-        if isinstance(line, Exception):
-            raise line
-        text, reason = line if isinstance(line, tuple) else (line + "<|im_end|>", "stop")
-        return Generation(TOKENIZER.encode(text), reason, len(request.input_ids), 0)
-
-
-class Desk:
-    """A window of one place with its gate: the controller without Ray."""
-
-    def __init__(self, capacity: int = 1) -> None:
-        self.window = Window(capacity)
-        self.gate = Gate(self.report, per_generation=False)
-
-    def report(self, event: Event) -> None:
-        match event.kind:
-            case "arrive":
-                permits = self.window.arrive(event.agent)
-            case "boundary":
-                permits = self.window.reached_boundary(event.agent, event.epoch)
-            case _:
-                permits = self.window.release(event.agent)
-        asyncio.get_running_loop().call_soon(self.gate.apply, permits)
-
-
-class Lines(list[bytes]):
-    def put(self, item: bytes) -> int:
-        self.append(item)
-        return len(self)
-
-    async def room(self) -> None:
-        pass
-
-    def rows(self, table: str) -> list[dict[str, Any]]:
-        lines = [line for item in self for line in item.splitlines() if line.startswith(table.encode() + b"\t")]
-        return [orjson.loads(line.split(b"\t", 1)[1]) for line in lines]
-
-
-SPEC = AgentSpec("t/0", "t", 0, 1, "Do it.", check=AnswerCheck("42", "exact"))
-
-
-def make(engine: SayingEngine, desk: Desk, lines: Lines, **limits: Any) -> Services:
-    tools = SyntheticEnvironment((0, 0), (5, 5), 0)
-    return Services(
-        run="test",
-        engine=engine,
-        tools=tools,
-        specs=tools.specs(),
-        tokenizer=TOKENIZER,
-        encoder=ThreadPoolExecutor(1),
-        turnstile=Turnstile(),
-        gate=desk.gate,
-        records=lines,
-        clock=lambda: asyncio.get_running_loop().time(),
-        format="hermes",
-        system="Be brief.",
-        sampling=Sampling(max_tokens=200),
-        limits=Limits(**limits),
-        context_tokens=limits.get("context_tokens") or 4000,
-        page_size=1,
-        keep_workspaces=False,
-        host="host0",
-        replica="0",
-    )
-
-
-async def play(
-    *lines: Said, adjust: Callable[[Services], Services] = lambda services: services, **limits: Any
-) -> tuple[Ending, dict[str, Any], Lines, SayingEngine]:
-    """Play one attempt to its end; whatever the end, its place must be free again."""
-    desk, rows, engine = Desk(), Lines(), SayingEngine(*lines)
-    ending, row = await Rollout(SPEC, adjust(make(engine, desk, rows, **limits))).run()
-    assert desk.window.places_held == 0
-    assert desk.window.counts()[State.FINISHED] == 1
-    assert row["turns"] == len(rows.rows("turns"))
-    assert row["tool_calls"] == len(rows.rows("tools"))
-    return ending, row, rows, engine
 
 
 async def test_a_submit_finishes_and_is_judged() -> None:
@@ -240,7 +136,7 @@ async def test_tools_that_fail_cost_this_agent_only_and_give_its_place_back(how:
     ending, _ = await Rollout(SPEC, services).run()
     assert (ending.status, ending.failure_class) == ("failed", "infrastructure")
     assert ending.error
-    assert desk.window.places_held == 0
+    assert desk.is_free()
 
 
 async def test_a_paused_agent_keeps_history_and_session_and_goes_on() -> None:
@@ -252,19 +148,18 @@ async def test_a_paused_agent_keeps_history_and_session_and_goes_on() -> None:
 
     async def pausing(request: GenerationRequest) -> Generation:
         if len(engine.requests) == 0:  # marked while it generates: that generation ends normally
-            desk.gate.apply(desk.window.resize(0))
+            desk.resize(0)
             asked.set()
         return await generate(request)
 
     engine.generate = pausing  # type: ignore[method-assign]
     running = asyncio.create_task(Rollout(SPEC, services).run())
     await asked.wait()
-    while desk.window.state("t/0#0") is not State.PAUSED:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    assert (desk.window.places_held, len(engine.requests)) == (0, 1)
+    await desk.until(State.PAUSED)
+    assert (desk.admission.places_held, len(engine.requests)) == (0, 1)
     await asyncio.sleep(0.02)
     assert len(engine.requests) == 1
-    desk.gate.apply(desk.window.resize(1))
+    desk.resize(1)
     ending, row = await running
     assert (ending.status, row["turns"], row["pauses"]) == ("finished", 3, 1)
     assert row["paused_seconds"] >= 0.02
@@ -272,20 +167,19 @@ async def test_a_paused_agent_keeps_history_and_session_and_goes_on() -> None:
         engine.requests[1].input_ids.tolist()[: len(engine.requests[0].input_ids)]
         == engine.requests[0].input_ids.tolist()
     )
-    assert desk.window.take_moves().admitted == 1
+    assert desk.admission.windows["0"].moves.admitted == 1
 
 
 async def test_a_run_that_stops_ends_waiting_agents_without_a_row_and_frees_their_places() -> None:
-    from concur_batch.agent.gate import Draining
-
     desk, rows = Desk(capacity=0), Lines()
     running = asyncio.create_task(Rollout(SPEC, make(SayingEngine(WORK), desk, rows)).run())
-    while desk.window.waiting == 0:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await desk.until(State.PENDING)
     desk.gate.drain()
     with pytest.raises(Draining):
         await running
-    assert (desk.window.waiting, desk.window.places_held, list(rows)) == (0, 0, [])
+    assert running.done()
+    assert list(rows) == []
+    assert desk.is_free()
 
 
 @pytest.mark.parametrize("where", ["generation", "tool"])
@@ -307,7 +201,7 @@ async def test_a_cancelled_agent_gives_its_place_back_wherever_it_was(where: str
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (desk.window.places_held, desk.window.counts()[State.FINISHED]) == (0, 1)
+    assert desk.is_free()
 
 
 async def test_a_paused_agent_keeps_its_workspace(tmp_path: Path) -> None:
@@ -324,14 +218,13 @@ async def test_a_paused_agent_keeps_its_workspace(tmp_path: Path) -> None:
 
     async def pausing(request: GenerationRequest) -> Generation:
         if len(engine.requests) == 0:
-            desk.gate.apply(desk.window.resize(0))
+            desk.resize(0)
         return await generate(request)
 
     engine.generate = pausing  # type: ignore[method-assign]
     running = asyncio.create_task(Rollout(SPEC, services).run())
-    while desk.window.state("t/0#0") is not State.PAUSED:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    desk.gate.apply(desk.window.resize(1))
+    await desk.until(State.PAUSED)
+    desk.resize(1)
     ending, row = await running
     await environment.close()
     assert (ending.status, row["pauses"]) == ("finished", 1)

@@ -1,112 +1,162 @@
-"""Each diagnosis, on a trajectory that shows it and on the nearest one that does not."""
+"""The audit of a whole run: which diagnoses are made of which rows, several pools, and what the verb prints."""
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from audit_rows import AGENTS, HEALTHY, SETTINGS, Rows, cut, found, names, only, rows
+from hypothesis import given
+from hypothesis import strategies as st
 
-from concur_batch.control.audit import Finding, audit
-from concur_batch.workload.schema import Concur
-
-SETTINGS = Concur(policy="concur").model_dump()
-AGENTS = [{"agent_id": f"a{number}", "paused_seconds": 0.0, "pauses": 0} for number in range(100)]
-PERIOD = {
-    "phase": "middle", "window_after": 40, "branch": "hold", "usage": 0.4, "hit_rate": 0.8, "pending": 10, "paused": 0,
-    "computed_tokens": 1000, "recomputed_tokens": 20, "stale": False, "sample_age_seconds": 0.0,
-}  # fmt: skip
+from concur_batch.cli.audit import audit as print_audit
+from concur_batch.control.audit import audit, by_pool, operator_changes
+from concur_batch.trace.manifest import write_manifest
+from concur_batch.trace.schema import CONTROL
 
 
-def periods(count: int, **changes: Any) -> list[dict[str, Any]]:
-    return [{**PERIOD, **changes} for _ in range(count)]
+def test_the_helper_knows_all_columns() -> None:
+    assert {*HEALTHY, "period", "seconds"} == set(CONTROL.names)
 
 
-def found(control: list[dict[str, Any]], agents: list[dict[str, Any]] = AGENTS, **settings: Any) -> list[Finding]:
-    return audit(control, agents, {**SETTINGS, **settings})
+@pytest.mark.parametrize("policy", SETTINGS)
+def test_a_healthy_run_has_none(policy: str) -> None:
+    assert names(rows(8, phase="warmup", branch="grow", usage=0.1), rows(60), rows(3, pending=0), policy=policy) == []
 
 
-def names(control: list[dict[str, Any]], agents: list[dict[str, Any]] = AGENTS, **settings: Any) -> list[str]:
-    return [finding.name for finding in found(control, agents, **settings)]
+def side_by_side(first: Rows, second: Rows) -> Rows:
+    pairs = zip(first, second, strict=True)
+    return [row for one, other in pairs for row in ({**one, "pool": "r0"}, {**other, "pool": "r1"})]
 
 
-def test_a_healthy_run_has_none() -> None:
-    control = [
-        *periods(8, phase="warmup", branch="grow", usage=0.1),
-        *periods(30),
-        *periods(3, branch="grow", pending=0),
-    ]
-    assert names(control) == []
+def test_pools_are_judged_apart_and_named() -> None:
+    finding = only(side_by_side(rows(10), rows(10, pending=0)))
+    assert (finding.name, finding.pool) == ("the window never binds", "r1")
+    assert only(rows(10, pending=0)).pool is None
+    # Mixed with the rows of r0, which only grows, the turns of r1 would be those of one window that swings.
+    swinging = [row for _ in range(5) for row in (*rows(1, branch="grow"), *rows(1, branch="cut"), *rows(1))]
+    assert [f.pool for f in found(side_by_side(rows(15, branch="grow"), swinging))] == ["r1"]
 
 
-def test_never_grows() -> None:
-    control = [*periods(8, phase="warmup", usage=0.45), *periods(5, branch="grow")]
-    (finding,) = found(control)
-    assert finding.name == "the window never grows in warmup"
-    assert "0.45" in finding.evidence
-    assert "u_low" in finding.change
-    assert names([*periods(1, phase="warmup", branch="grow"), *control]) == []
-    assert names(periods(8, phase="warmup", usage=0.45, pending=0) + periods(1)) == []  # nobody waited
+def test_a_pools_small_window_is_small_beside_its_share_of_the_batch() -> None:
+    assert names(side_by_side(rows(10, window_after=3), rows(10, window_after=3))) == []
+    assert len(found(side_by_side(rows(10, window_after=2), rows(10, window_after=2)))) == 2
 
 
-def test_never_cut() -> None:
-    thrashing = periods(20, computed_tokens=1000, recomputed_tokens=700, hit_rate=0.3, usage=0.9)
-    (finding,) = found(thrashing)
-    assert finding.name == "the window is never cut in the middle"
-    assert "70%" in finding.evidence
-    assert names([*thrashing, *periods(1, branch="cut")]) == []
-    assert names(periods(20, recomputed_tokens=100)) == []
-
-
-def test_never_recovers() -> None:
-    control = [*periods(5), *periods(1, branch="cut"), *periods(12, usage=0.26)]
-    (finding,) = found(control)
-    assert finding.name == "the window never recovers after its last cut"
-    assert "12 periods" in finding.evidence
-    assert names([*control, *periods(1, branch="grow")]) == []
-    assert names([*periods(5), *periods(1, branch="cut"), *periods(12, pending=0)]) == []
-
-
-def test_static_limit() -> None:
-    assert names([*periods(10, window_after=4), *periods(5)]) == ["the window is only a small static limit"]
-    assert names([*periods(5, window_after=4), *periods(10)]) == []
-    assert names([*periods(10, window_after=4, pending=0), *periods(5)]) == []
-
-
-def test_oscillates() -> None:
-    swinging = [row for _ in range(8) for row in (*periods(1, branch="grow"), *periods(1, branch="cut"))]
-    assert "the window oscillates" in names(swinging)
-    steady = [*periods(8, branch="grow"), *periods(3, branch="cut"), *periods(5, branch="grow")]
-    assert "the window oscillates" not in names(steady)
-
-
-def test_never_binds() -> None:
-    assert names(periods(10, pending=0)) == ["the window never binds"]
-    assert names(periods(9, pending=0) + periods(1, pending=0, paused=1)) == []
-
-
-def test_stale_samples_are_told_under_every_policy() -> None:
-    control = [*periods(8), *periods(4, stale=True, sample_age_seconds=7.0)]
-    for settings in ({}, {"policy": "none"}):
-        (finding,) = found(control, **settings)
-        assert finding.name == "the engine's signals are stale"
-        assert "4 of 12" in finding.evidence
-    assert names([*periods(18), *periods(2, stale=True)]) == []
-
-
-def test_starvation() -> None:
-    agents = [{"agent_id": f"a{number}", "paused_seconds": 2.0, "pauses": 1} for number in range(10)]
-    assert names(periods(10), agents) == []
+def test_starvation_is_of_the_run() -> None:
+    agents: Rows = [{"agent_id": f"a{number}", "paused_seconds": 2.0, "pauses": 1} for number in range(10)]
     agents[3] = {"agent_id": "unlucky", "paused_seconds": 90.0, "pauses": 7}
-    (finding,) = found(periods(10), agents)
-    assert finding.name == "agents starve"
-    assert "unlucky" in finding.evidence
+    assert only(side_by_side(rows(10), rows(10)), agents=agents).pool is None
 
 
-@pytest.mark.parametrize("policy", ["none", "request_cap", "agent_cap"])
-def test_the_laws_diagnoses_are_the_laws_alone(policy: str) -> None:
-    assert names(periods(20, pending=0, window_after=None), policy=policy) == []
-    assert names(periods(20, window_after=1, recomputed_tokens=900), policy=policy) == []
+def test_the_operators_changes_are_listed_once() -> None:
+    control = [
+        {**HEALTHY, "pool": pool, "period": period, "seconds": 2.0 * period, "changes": changes}
+        for period, changes in enumerate([None, "control.u_high 0.5 to 0.6", None, "control.u_high 0.5 to 0.6", None])
+        for pool in ("r0", "r1")
+    ]
+    assert operator_changes(control) == [(2.0, "control.u_high 0.5 to 0.6"), (6.0, "control.u_high 0.5 to 0.6")]
+    assert audit(control, AGENTS, SETTINGS["concur"]) == []  # a fact, no fault
 
 
-def test_too_short_a_run_shows_nothing() -> None:
-    assert names(periods(4, window_after=1, pending=0)) == []
+@given(st.lists(st.tuples(st.sampled_from(["r0", "r1", "r2"]), st.integers())))
+def test_rows_of_a_pool_keep_their_order(cells: list[tuple[str, int]]) -> None:
+    pools = by_pool([{"pool": pool, "number": number} for pool, number in cells])
+    assert {pool: [row["number"] for row in own] for pool, own in pools.items()} == {
+        pool: [number for other, number in cells if other == pool] for pool, _ in cells
+    }
+
+
+@pytest.mark.parametrize("state", ["pending", "paused", "queued"])
+def test_all_that_wait_count(state: str) -> None:
+    outage = rows(2, pool_state="closed", **{"pending": 0, state: 17})
+    assert "up to 17 agents" in only(rows(5), outage, policy="none").evidence
+
+
+def test_a_run_without_periods_has_none() -> None:
+    assert audit([], AGENTS, SETTINGS["steady"]) == []
+
+
+PERIODS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "branch": st.sampled_from(["grow", "cut", "hold"]),
+            "phase": st.sampled_from(["warmup", "middle", "cooldown"]),
+            "pool_state": st.sampled_from(["open", "suspect", "closed", "suspended"]),
+            "usage": st.none() | st.floats(0, 1),
+            "hit_rate": st.none() | st.floats(0, 1),
+            "stale": st.booleans(),
+            "restarted": st.booleans(),
+            "sample_age_seconds": st.none() | st.floats(0, 100),
+            "pool_tokens": st.none() | st.integers(1, 1000),
+            "computed_tokens": st.none() | st.integers(0, 1000),
+            "recomputed_tokens": st.integers(0, 1000),
+            "drift_hit_rate": st.none() | st.floats(-1, 1),
+            "drift_lookups": st.none() | st.floats(0, 5),
+            "history_tokens": st.integers(0, 2000),
+            **{
+                name: st.integers(0, 50)
+                for name in ("pending", "paused", "queued", "tool_wait", "places_held", "marked", "adrift")
+            },
+            "resumed_in_period": st.integers(0, 9),
+            "forced_in_period": st.integers(0, 9),
+            "window_before": st.integers(1, 50),
+            "window_after": st.integers(1, 50),
+        }
+    ),
+    max_size=12,
+)
+
+
+@given(PERIODS, st.sampled_from(["concur", "steady", "agent_cap", "none"]))
+def test_any_table_can_be_audited(periods: Rows, policy: str) -> None:
+    unbounded = {"window_before": None, "window_after": None} if policy == "none" else {}
+    findings = found([{**HEALTHY, **row, **unbounded} for row in periods], policy=policy)
+    assert len({finding.name for finding in findings}) == len(findings)
+    assert all(finding.evidence and finding.cause and finding.change for finding in findings)
+
+
+def run_with(control: Rows, path: Path, policy: str = "concur") -> Path:
+    """A run directory with these control rows and nothing else."""
+    write_manifest(path, {"run": "night-7", "workload": {"control": SETTINGS[policy]}})
+    (path / "control").mkdir()
+    numbered = [{**row, "period": number, "seconds": 1.0 + number} for number, row in enumerate(control)]
+    pq.write_table(pa.Table.from_pylist(numbered, CONTROL), path / "control" / "0.parquet")
+    return path
+
+
+def test_the_verb_shows_each_windows_way_the_changes_and_the_findings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    climb = [row for after in range(2, 202, 2) for row in rows(1, branch="grow", window_after=after)]
+    control = side_by_side([*climb, *cut(200, 100)], rows(101, pending=0, window_after=7))
+    control[6]["changes"] = "control.u_high [bold] 0.6"
+    print_audit(run_with(control, tmp_path / "run"))
+    told = capsys.readouterr().out
+    lines = told.splitlines()
+    assert lines[0] == "night-7: policy concur, 101 control periods of each of 2 KV pools"
+    assert lines[1] == "r0: W 2 to 100, least 2, most 200, increases 100, cuts 1"
+    assert len(lines[2]) == len("r0: ") + 80  # the whole way, however long
+    assert (lines[2][4], lines[2][-2]) == ("▁", "▇")
+    assert lines[3] == "r1: W 7 to 7, least 7, most 7, increases 0, cuts 0"
+    assert lines[5] == "changed at 7.00 s: control.u_high [bold] 0.6"
+    assert "r1: the window never binds" in told
+
+
+def test_the_verb_on_a_short_run_of_one_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_audit(run_with(rows(4, pending=0), tmp_path / "run"))
+    assert capsys.readouterr().out.splitlines() == [
+        "night-7: policy concur, 4 control periods",
+        "W 40 to 40, least 40, most 40, increases 0, cuts 0",
+        "████",
+        "too few periods to judge a window by: 5 at least",
+        "no diagnosis holds",
+    ]
+
+
+def test_the_verb_where_nothing_bounds_the_window(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_audit(run_with(rows(6, window_before=None, window_after=None, branch="fixed"), tmp_path / "run", "none"))
+    assert capsys.readouterr().out.splitlines() == ["night-7: policy none, 6 control periods", "no diagnosis holds"]

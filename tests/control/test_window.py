@@ -1,274 +1,200 @@
-"""The window: life cycle, order and invariants."""
+"""One KV pool's places: who holds one, who is to give it back, and whether a history fits."""
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
-from hypothesis import settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from concur_batch.control.law import Law
-from concur_batch.control.window import Membership, Permit, State, Window
-
-
-def granted(permits: list[Permit]) -> list[str]:
-    return [permit.agent for permit in permits if permit.allowed]
+from concur_batch.control.member import Member, State, Traits
+from concur_batch.control.queue import Queue
+from concur_batch.control.rules import Rules
+from concur_batch.control.window import Window
+from concur_batch.workload.schema import VictimOrder
 
 
-def marked(permits: list[Permit]) -> list[str]:
-    return [permit.agent for permit in permits if not permit.allowed]
+def window(capacity: int | None = 4, *, pool_tokens: int | None = None, **rules: Any) -> Window:
+    made = Rules(**rules)
+    return Window("p", made, Queue(made, 0, Counter()), capacity, pool_tokens=pool_tokens)
 
 
-def filled(capacity: int, agents: str) -> tuple[Window, dict[str, int]]:
-    """A window with these agents arrived, and the epoch that each host knows."""
-    window, epochs = Window(capacity), {}
-    for agent in agents:
-        for permit in window.arrive(agent):
-            epochs[permit.agent] = permit.epoch
-    return window, epochs
+def holding(made: Window, *members: Member) -> Window:
+    """The window with these agents in it: a, b, c and so on."""
+    for letter, member in zip("abcdefgh", members, strict=False):
+        made.enter(letter, member)
+    return made
 
 
-def test_admits_in_order_of_arrival_up_to_the_window() -> None:
-    window = Window(2)
-    assert [granted(window.arrive(agent)) for agent in "abc"] == [["a"], ["b"], []]
-    assert [window.state(agent) for agent in "abc"] == [State.ACTIVE, State.ACTIVE, State.PENDING]
+@pytest.mark.parametrize(
+    ("capacity", "holders", "free", "is_open"),
+    [(4, 3, 1, True), (4, 4, 0, False), (2, 3, -1, False), (0, 0, 0, False), (None, 3, None, True)],
+)
+def test_free_places(capacity: int | None, holders: int, free: int | None, is_open: bool) -> None:
+    made = holding(window(capacity), *(Member() for _ in range(holders)))
+    assert (made.free, made.open) == (free, is_open)
+    made.closed = True
+    assert (made.free, made.open) == (free, False)
 
 
-def test_a_tool_wait_keeps_its_place() -> None:
-    window, _ = filled(2, "abc")
-    window.observe("a", State.TOOL_WAIT)
-    window.observe("b", State.TOOL_WAIT)
-    assert window.places_held == 2
-    assert window.resize(2) == []  # nobody is let in for them
-    assert window.state("c") is State.PENDING
+def test_a_marked_place_is_not_free_yet() -> None:
+    made = holding(window(2), Member(), Member())
+    made.marked["b"] = None
+    assert (made.free, made.open) == (0, False)
 
 
-def test_a_later_turn_is_never_a_new_agent() -> None:
-    window, _ = filled(1, "ab")
-    for _ in range(3):
-        window.observe("a", State.TOOL_WAIT)
-        window.observe("a", State.ACTIVE)
-        assert window.arrive("a") == []
-    assert window.take_moves().admitted == 1
-    assert window.places_held == 1
+@pytest.mark.parametrize(
+    ("capacity", "marked", "suspended", "surplus"),
+    [
+        (4, 0, False, -1),
+        (3, 0, False, 0),
+        (1, 0, False, 2),
+        (1, 2, False, 0),
+        (2, 2, False, -1),
+        (None, 0, False, 0),
+        (None, 2, False, -2),
+        (4, 0, True, 3),
+        (None, 1, True, 2),
+        (0, 3, True, 0),
+    ],
+)
+def test_surplus(capacity: int | None, marked: int, suspended: bool, surplus: int) -> None:
+    """Three holders: how many more to mark, or how many marks too many."""
+    made = holding(window(capacity), Member(), Member(), Member())
+    made.marked = dict.fromkeys("abc"[:marked])
+    assert made.surplus(suspended) == surplus
 
 
-def test_the_worked_example() -> None:
-    """W=4, four active, U=0.65, H=0.15: two are marked and none killed; then hold; then grow, the paused first."""
-    window, epochs = filled(4, "abcdef")
-    law = Law()
-    capacity, _ = law.step(4, usage=0.65, hit_rate=0.15)
-    assert capacity == 2
-    marks = window.resize(capacity)
-    assert marked(marks) == ["d", "c"]  # the newest admitted first
-    epochs |= {permit.agent: permit.epoch for permit in marks}
-    assert window.places_held == 4  # their running generations end normally
-    for agent in "cd":
-        assert window.reached_boundary(agent, epochs[agent]) == []
-    assert [window.state(agent) for agent in "abcd"] == [State.ACTIVE, State.ACTIVE, State.PAUSED, State.PAUSED]
-    capacity, _ = law.step(capacity, usage=0.45, hit_rate=0.82)
-    assert capacity == 2
-    assert window.resize(capacity) == []
-    assert granted(window.release("a")) == ["c"]  # a place is free: the paused come before the pending
-    capacity, _ = law.step(capacity, usage=0.18, hit_rate=0.82)
-    assert capacity == 4
-    assert granted(window.resize(capacity)) == ["d", "e"]
-    assert window.counts()[State.PAUSED] == 0
+HOLDERS = (
+    Member(context_tokens=30, state=State.TOOL_WAIT, since_seconds=5.0),
+    Member(context_tokens=10, state=State.ACTIVE, since_seconds=1.0),
+    Member(context_tokens=40, state=State.TOOL_WAIT, since_seconds=2.0),
+    Member(context_tokens=20, state=State.ACTIVE, since_seconds=4.0),
+)
 
 
-def test_growth_lifts_marks_before_anyone_is_resumed_oldest_admission_first() -> None:
-    window, _ = filled(4, "abcde")
-    assert marked(window.resize(1)) == ["d", "c", "b"]
-    assert granted(window.resize(3)) == ["b", "c"]
-    assert window.marked == 1
+@pytest.mark.parametrize(
+    ("order", "victims"),
+    [
+        ("newest", "dcba"),
+        ("oldest", "abcd"),
+        ("largest", "cadb"),
+        ("smallest", "bdac"),
+        ("longest_idle", "cadb"),  # who generates is not idle: last, the newest of them first
+    ],
+)
+def test_each_victim_order(order: VictimOrder, victims: str) -> None:
+    made = holding(window(victim_order=order), *HOLDERS)
+    assert "".join(made.victims(4)) == victims
+    assert "".join(made.victims(2)) == victims[:2]
 
 
-def test_a_report_that_a_newer_permit_overtook_is_void() -> None:
-    window, _ = filled(2, "ab")
-    (mark,) = window.resize(1)
-    (lift,) = window.resize(2)
-    assert (mark.agent, lift.agent, lift.epoch) == ("b", "b", mark.epoch + 1)
-    assert window.reached_boundary("b", mark.epoch) == []
-    assert window.state("b") is State.ACTIVE
-    assert window.places_held == 2
+@pytest.mark.parametrize(("order", "victims"), [("largest", "abcd"), ("smallest", "abcd"), ("longest_idle", "dcba")])
+def test_equal_victims_go_in_a_stable_order(order: VictimOrder, victims: str) -> None:
+    made = holding(window(victim_order=order), *(Member(context_tokens=5) for _ in range(4)))
+    assert "".join(made.victims(4)) == victims
 
 
-@pytest.mark.parametrize("state", ["pending", "active", "tool_wait", "marked", "paused"])
-def test_every_exit_gives_the_place_back(state: str) -> None:
-    window, _ = filled(2, "abcd")
-    agent = {"pending": "c"}.get(state, "b")
-    if state == "tool_wait":
-        window.observe("b", State.TOOL_WAIT)
-    if state in ("marked", "paused"):
-        (mark,) = window.resize(1)
-        if state == "paused":
-            window.reached_boundary("b", mark.epoch)
-    window.release(agent)
-    assert window.state(agent) is State.FINISHED
-    window.resize(2)
-    assert window.places_held == 2
-    for rest in "abcd":
-        window.release(rest)
-    counts = window.counts()
-    assert window.places_held == window.waiting == window.marked == 0
-    assert counts == {state: 4 if state is State.FINISHED else 0 for state in State}
+def test_lower_priorities_are_paused_first_each_in_the_order() -> None:
+    made = holding(window(), *(Member(Traits(priority=priority)) for priority in (0, 1, 0, 1)))
+    assert "".join(made.victims(4)) == "cadb"
 
 
-def test_a_request_cap_frees_the_place_with_each_generation() -> None:
-    window = Window(1, per_generation=True)
-    assert granted(window.arrive("a")) == ["a"]
-    assert window.arrive("b") == []
-    assert granted(window.yield_place("a")) == ["b"]
-    assert window.arrive("a") == []
-    assert window.state("a") is State.QUEUED
-    assert granted(window.yield_place("b")) == ["a"]
-    assert window.take_moves().admitted == 2  # a's second turn is no new agent
+def test_the_marked_and_the_forced_are_no_victims() -> None:
+    made = holding(window(), Member(), Member(forced=True), Member(), Member())
+    made.marked["d"] = None
+    assert made.victims(4) == ["c", "a"]
 
 
-def test_an_unbounded_window_lets_everyone_in() -> None:
-    window = Window(None)
-    assert all(granted(window.arrive(str(agent))) == [str(agent)] for agent in range(1000))
+def test_whoever_was_paused_often_enough_comes_last_and_is_spared_once() -> None:
+    made = holding(window(max_consecutive_pauses=2), *(Member(pauses_in_a_row=n) for n in (0, 1, 2, 3)))
+    assert made.victims(2) == ["b", "a"]
+    # The count of those that this cut left alone begins anew; the victims' goes on.
+    assert [member.pauses_in_a_row for member in made.holders.values()] == [0, 1, 0, 0]
 
 
-def test_a_restored_window_grants_nothing_beyond_its_places_and_honours_old_marks() -> None:
-    window = Window(None, granting=False)
-    members = [
-        Membership("a", State.ACTIVE, 1, True, True),
-        Membership("b", State.TOOL_WAIT, 2, True, True),  # marked by the controller before: its last permit said no
-        Membership("c", State.PAUSED, 2, True, False),
-        Membership("d", State.PENDING, 0, False, False),
-    ]
-    assert window.restore(members) == []  # others may hold places that we have not heard of
-    assert window.arrive("e") == []
-    assert window.resize(2) == []
-    assert granted(window.release("a")) == ["c"]
-    assert granted(window.release("b", "c")) == ["d", "e"]
+def test_if_nobody_else_is_left_even_they_are_paused() -> None:
+    """The cap must never keep a cut from having its effect."""
+    made = holding(window(max_consecutive_pauses=1), Member(pauses_in_a_row=5), Member(pauses_in_a_row=5))
+    assert made.victims(1) == ["b"]
 
 
-def test_a_pause_that_an_earlier_controller_asked_for_takes_effect() -> None:
-    window = Window(2)
-    window.restore([Membership("a", State.TOOL_WAIT, 2, True, True)])
-    assert granted(window.reached_boundary("a", 2)) == ["a"]  # paused, and there is room: it goes on at once
+def test_a_place_left_takes_its_mark_along() -> None:
+    made = holding(window(), Member(context_tokens=7), Member(context_tokens=5))
+    made.marked["a"] = None
+    assert made.leave("a") is not None
+    assert (list(made.holders), list(made.marked), made.history_tokens) == (["b"], [], 5)
+    assert made.leave("a") is None
 
 
-class Batch(RuleBasedStateMachine):
-    """Hosts and window over a lossless but reordering channel: permits may arrive late and out of order."""
-
-    @initialize(capacity=st.integers(0, 5), per_generation=st.booleans())
-    def open(self, capacity: int, per_generation: bool) -> None:
-        self.window = Window(capacity, per_generation=per_generation)
-        self.on_the_way: list[Permit] = []
-        self.epoch: dict[str, int] = {}
-        self.allowed: dict[str, bool] = {}
-        self.doing: dict[str, str] = {}  # generating | tool | waiting
-        self.born = 0
-
-    def send(self, permits: list[Permit]) -> None:
-        self.on_the_way += permits
-
-    @rule(count=st.integers(1, 3))
-    def arrivals(self, count: int) -> None:
-        for _ in range(count):
-            agent = f"a{self.born}"
-            self.born += 1
-            self.epoch[agent], self.allowed[agent], self.doing[agent] = 0, False, "waiting"
-            self.send(self.window.arrive(agent))
-
-    @precondition(lambda self: self.on_the_way)
-    @rule(data=st.data())
-    def deliver(self, data: st.DataObject) -> None:
-        permit = self.on_the_way.pop(data.draw(st.integers(0, len(self.on_the_way) - 1)))
-        agent = permit.agent
-        if agent in self.doing and permit.epoch > self.epoch[agent]:
-            self.epoch[agent], self.allowed[agent] = permit.epoch, permit.allowed
-            if permit.allowed and self.doing[agent] == "waiting":
-                self.doing[agent] = "generating"
-
-    def some(self, data: st.DataObject, what: str) -> str | None:
-        agents = [agent for agent, doing in self.doing.items() if doing == what]
-        return data.draw(st.sampled_from(agents)) if agents else None
-
-    @rule(data=st.data())
-    def generation_ends(self, data: st.DataObject) -> None:
-        agent = self.some(data, "generating")
-        if agent is None:
-            return
-        self.doing[agent] = "tool"
-        if self.window.per_generation:
-            self.allowed[agent] = False
-            self.send(self.window.yield_place(agent))
-        else:
-            self.window.observe(agent, State.TOOL_WAIT)
-
-    @rule(data=st.data())
-    def tool_ends(self, data: st.DataObject) -> None:
-        agent = self.some(data, "tool")
-        if agent is None:
-            return
-        if self.allowed[agent]:
-            self.doing[agent] = "generating"
-            self.window.observe(agent, State.ACTIVE)
-            return
-        self.doing[agent] = "waiting"
-        if self.window.per_generation:
-            self.send(self.window.arrive(agent))
-        else:
-            self.send(self.window.reached_boundary(agent, self.epoch[agent]))
-
-    @rule(data=st.data())
-    def dies(self, data: st.DataObject) -> None:
-        if self.doing:
-            agent = data.draw(st.sampled_from(sorted(self.doing)))
-            del self.doing[agent]
-            self.send(self.window.release(agent))
-
-    @rule(capacity=st.integers(0, 6))
-    def tick(self, capacity: int) -> None:
-        self.send(self.window.resize(capacity))
-
-    @invariant()
-    def no_agent_is_lost_or_doubled(self) -> None:
-        counts = self.window.counts()
-        assert sum(counts.values()) == self.born
-        assert counts[State.FINISHED] == self.born - len(self.doing)
-
-    @invariant()
-    def unmarked_places_fit_the_window(self) -> None:
-        if not self.window.per_generation:
-            assert self.window.places_held - self.window.marked <= self.window.capacity
-
-    @invariant()
-    def nobody_waits_beside_a_free_place(self) -> None:
-        if self.window.places_held < self.window.capacity:
-            assert self.window.waiting == 0
-
-    @invariant()
-    def whoever_is_paused_does_not_generate(self) -> None:
-        for agent, doing in self.doing.items():
-            if self.window.state(agent) is State.PAUSED:
-                assert doing == "waiting"
-
-    def teardown(self) -> None:
-        """Everyone finishes once everything in flight is delivered and each agent ends in turn."""
-        if not hasattr(self, "window"):
-            return
-        self.send(self.window.resize(1))
-        for _ in range(20 * self.born + 20):
-            while self.on_the_way:
-                permit = self.on_the_way.pop(0)
-                agent = permit.agent
-                if agent in self.doing and permit.epoch > self.epoch[agent]:
-                    self.epoch[agent], self.allowed[agent] = permit.epoch, permit.allowed
-                    if permit.allowed and self.doing[agent] == "waiting":
-                        self.doing[agent] = "generating"
-            running = [agent for agent, doing in self.doing.items() if doing != "waiting"]
-            if not running:
-                break
-            del self.doing[running[0]]
-            self.send(self.window.release(running[0]))
-        assert not self.doing
-        assert self.window.places_held == 0
+def test_adrift_an_agent_has_no_place_and_no_history_here() -> None:
+    made = holding(window(), Member(context_tokens=7), Member(context_tokens=5))
+    made.marked["a"] = None
+    made.set_adrift("a")
+    assert (list(made.holders), list(made.marked), list(made.adrift), made.history_tokens) == (["b"], [], ["a"], 5)
+    made.set_adrift("stranger")
+    assert list(made.adrift) == ["a"]
+    assert made.leave("a") is not None
+    assert (list(made.adrift), made.history_tokens) == ([], 5)
 
 
-TestBatch = Batch.TestCase
-TestBatch.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(["enter", "grow", "leave", "adrift"]), st.integers(0, 5), st.integers(0, 99)))
+)
+def test_the_history_is_always_that_of_the_holders(moves: list[tuple[str, int, int]]) -> None:
+    made = window()
+    for move, number, tokens in moves:
+        agent = str(number)
+        match move:
+            case "enter" if agent not in made.holders and agent not in made.adrift:
+                made.enter(agent, Member(context_tokens=tokens))
+            case "grow" if agent in made.holders:
+                made.grow_history(agent, tokens)
+            case "leave":
+                made.leave(agent)
+            case "adrift":
+                made.set_adrift(agent)
+        assert made.history_tokens == sum(member.context_tokens for member in made.holders.values())
+
+
+@pytest.mark.parametrize(("tokens", "fits"), [(500, True), (501, False)])
+def test_a_history_fits_beside_the_others(tokens: int, fits: bool) -> None:
+    """Pool 1000, nine tenths of it for histories, 400 taken: 500 are left, to the token. Only where a rule asks."""
+    for rules, expected in (({"long_request_tokens": 1}, fits), ({}, True)):
+        made = holding(window(pool_tokens=1000, **rules), Member(context_tokens=400))
+        assert made.fits(Member(context_tokens=tokens), 999.0) is expected
+
+
+@pytest.mark.parametrize(("growth_tokens", "fits"), [(50.0, True), (50.1, False)])
+def test_predicted_growth_counts_for_the_holders_and_the_next_one(growth_tokens: float, fits: bool) -> None:
+    """400 and 200 of 900, and three turns of growth for two agents: 600 + 2 * 3 * 50 = 900."""
+    made = holding(window(pool_tokens=1000, growth_turns=3), Member(context_tokens=400))
+    assert made.fits(Member(context_tokens=200), growth_tokens) is fits
+
+
+def test_one_agent_always_goes_on() -> None:
+    huge = Member(context_tokens=10**9)
+    assert window(pool_tokens=1000, growth_turns=3).fits(huge, 99.0)
+    assert window(pool_tokens=1000, long_request_tokens=1).fits(huge, 0.0)
+    assert holding(window(pool_tokens=None, growth_turns=3), Member()).fits(huge, 99.0)  # a pool of unknown size
+
+
+@pytest.mark.parametrize(
+    ("share", "evicted_tokens", "gone"),
+    [(0.5, 599, False), (0.5, 600, True), (1.0, 1099, False), (1.0, 1100, True), (0.0, 100, True)],
+)
+def test_a_prefix_is_believed_gone_at_exactly_the_share(share: float, evicted_tokens: int, gone: bool) -> None:
+    """Pool 1000; it had evicted 100 at the agent's last turn."""
+    made = window(pool_tokens=1000, move_evicted_share=share)
+    made.evicted_tokens = evicted_tokens
+    assert made.prefix_gone(Member(evicted_before=100)) is gone
+
+
+def test_nothing_is_believed_of_a_pool_of_unknown_size_and_everything_of_a_closed_one() -> None:
+    made = window(pool_tokens=None)
+    made.evicted_tokens = 10**9
+    assert not made.prefix_gone(Member())
+    made.closed = True
+    assert made.prefix_gone(Member())

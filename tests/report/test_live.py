@@ -58,6 +58,45 @@ def test_the_panel_shows_every_figure() -> None:
         assert figure in text, figure
 
 
+def pool(name: str, state: str = "open", window: int | None = 4) -> dict[str, Any]:
+    return {"pool": name, "window_after": window, "pool_state": state, "places_held": 3, "usage": 0.5, "hit_rate": None}
+
+
+def test_several_pools_are_shown_one_by_one_and_a_single_one_is_not() -> None:
+    def text(pools: dict[str, Any]) -> str:
+        stream = io.StringIO()
+        with make_view(Console(file=stream, width=110, force_terminal=True, color_system=None), "") as view:
+            view.show(join(1.0, 1, {**CONTROL, "pools": pools}, []))
+        return stream.getvalue()
+
+    shown = text({"0": pool("0"), "1": pool("1", "closed", None)})
+    assert "0   W 4   held 3   U 0.50   H –" in shown
+    assert "1   W ∞   held 3   U 0.50   H –   closed" in shown
+    assert "pools" not in text({"0": pool("0")})
+
+
+@pytest.mark.parametrize(
+    ("silent", "told"),
+    [
+        ([], None),
+        (["0", "1", "2"], "the engine does not answer: its agents wait"),
+        (["1"], "pool 1 does not answer: its agents wait"),
+        (["0", "2"], "pools 0, 2 do not answer: their agents wait"),
+    ],
+)
+def test_pools_that_do_not_answer_are_told_once(silent: list[str], told: str | None) -> None:
+    control = {**CONTROL, "pools": {name: pool(name) for name in "012"}, "silent_pools": silent}
+    stream = io.StringIO()
+    with make_view(Console(file=stream, width=110), "") as view:
+        for seconds in (1.0, 2.0):
+            view.show(join(seconds, 1, control, []))
+    assert [line for line in stream.getvalue().splitlines() if "answer" in line] == ([] if told is None else [told])
+
+
+def test_a_run_that_the_operator_paused_says_so() -> None:
+    assert join(1.0, 1, {**CONTROL, "suspended": True}, []).notes == ("paused by the operator",)
+
+
 def test_without_a_terminal_there_are_plain_lines() -> None:
     text = shown(80, terminal=False)
     assert "\x1b" not in text
@@ -78,7 +117,8 @@ def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
     )  # fmt: skip
     summary = {
         **zero, "run": "r", "status": "interrupted", "simulated": True, "agents": 9, "finished": 5, "limit": 1,
-        "failed": 2, "unfinished": 1, "failures": {"model": 2}, "reward_mean": 0.5, "rewarded": 6, "policy": "concur",
+        "failed": 2, "oversized": 3, "cancelled": 0, "unfinished": 1, "failures": {"model": 2}, "reward_mean": 0.5,
+        "rewarded": 6, "policy": "concur", "pools": 1,
         "turns_median": 3,
         "hit_rate": None, "recomputed_share": 0.25, "window_min": 4, "window_max": 8, "window_mean": 5.5,
         "phase_seconds": {"warmup": 2.0},
@@ -90,9 +130,11 @@ def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
         "5 finished",
         "1 at a limit",
         "2 failed (2 model)",
+        "3 oversized",
         "1 unfinished",
         "0.500",
         "0.25",
         "–",
     ):
         assert figure in stream.getvalue(), figure
+    assert "cancelled" not in stream.getvalue()

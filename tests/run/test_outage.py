@@ -1,61 +1,29 @@
-"""An engine that is killed and comes back: agents wait for it, and none is lost or counted as failed."""
+"""An engine that is killed: agents wait for it, and none is lost or counted as failed."""
 
 from __future__ import annotations
 
 import json
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from concur_batch.trace.reading import Run
-from tests.run.command import ROOT, Running, rows_so_far, synthetic_workload, wait_for
-
-
-class Engine:
-    """The simulated engine's server on a port of its own, to be killed and started again."""
-
-    def __init__(self, directory: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.config = directory / "server.json"
-        config = {
-            "engine": {"pool_tokens": 1_000_000, "context_tokens": 32_768},
-            "synthetic": {"turns": [8, 8]},
-            "time_scale": 10,
-            "tokenizer": str(ROOT / "workloads/demo_model"),
-            "port": self.port,
-        }
-        self.config.write_text(json.dumps(config))
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "concur_batch.simulator.server", "--config", str(self.config)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert self.process.stdout is not None
-        self.process.stdout.readline()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
+from tests.run.command import Running, rows_so_far, synthetic_workload, wait_for
+from tests.run.engines import Engine, rows_of, states_of
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(tmp_path)
+    engine = Engine(tmp_path, turns=8)
     yield engine
     engine.kill()
 
 
 def begun(engine: Engine, directory: Path) -> Running:
     """A run of 12 agents that has recorded some turns."""
-    section = {"kind": "sglang", "url": f"http://127.0.0.1:{engine.port}"}
+    section = {"kind": "sglang", "url": engine.url}
     tools = {"kind": "synthetic", "wait_seconds": [0.2, 0.5]}
     control = {"policy": "none", "period_seconds": 0.5}
     running = Running(synthetic_workload(directory, 12, engine=section, tools=tools, control=control))
@@ -73,16 +41,22 @@ def test_a_killed_engine_that_returns_costs_no_agent(engine: Engine, tmp_path: P
     assert {row["attempt"] for row in final} == {0}
 
 
-def test_an_engine_that_is_gone_is_told_and_does_not_keep_a_run_from_stopping(engine: Engine, tmp_path: Path) -> None:
+def test_while_an_engine_is_gone_for_good_everybody_waits_until_the_run_is_stopped(
+    engine: Engine, tmp_path: Path
+) -> None:
     running = begun(engine, tmp_path)
     engine.kill()
-    time.sleep(4)
+    output = tmp_path / "runs"
+    wait_for(lambda: states_of(output) == {"0": "closed"}, "a closed pool")
+    turns = rows_so_far(output, "turns")
+    wait_for(lambda: rows_of(output, "control")[-1]["paused"] == 12, "all to wait")
+    assert (rows_of(output, "agents"), running.process.poll()) == ([], None)  # nothing is drained as failures
     running.process.send_signal(signal.SIGINT)
-    output, log = running.process.communicate(timeout=90)
-    assert running.process.returncode == 130, output + log
-    assert "the engine does not answer" in log
+    said, log = running.process.communicate(timeout=90)
+    assert running.process.returncode == 130, said + log
+    assert "the engine does not answer: its agents wait" in log
+    assert "stopping at once" not in log  # whoever waits needs no time to end
     assert "Traceback" not in log
-    summary = json.loads(output.splitlines()[-1])
-    assert summary["status"] == "interrupted"
-    assert summary["turns"] >= 12  # what was done is counted and saved, though no agent has ended
-    assert summary["unfinished"] == 12
+    summary = json.loads(said.splitlines()[-1])
+    assert (summary["status"], summary["failed"], summary["unfinished"]) == ("interrupted", 0, 12)
+    assert summary["turns"] >= turns >= 12  # what was done is counted and saved, though no agent has ended

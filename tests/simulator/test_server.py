@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tokenizers import Tokenizer
 
+from concur_batch.engine.metrics import make_readings
 from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.server import ConfigError, ServerConfig, main, serve
@@ -252,6 +253,69 @@ async def test_what_a_probe_asks() -> None:
             async with client.session.get(client.url + path) as response:
                 assert response.status == 200
         task.cancel()
+
+
+def turn(ids: list[int], answer: dict[str, Any]) -> list[int]:
+    return [*ids, *answer["output_ids"], *PROMPT]
+
+
+async def test_every_dp_rank_has_a_pool_and_a_tree_of_its_own() -> None:
+    async with server(dp_size=2) as client:
+        first = await client.generate(PROMPT, routed_dp_rank=1)
+        history = turn(PROMPT, first)
+        assert first["meta_info"]["dp_rank"] == 1
+        assert (await client.generate(history, routed_dp_rank=0))["meta_info"]["cached_tokens"] == 0
+        assert (await client.generate(history, routed_dp_rank=1))["meta_info"]["cached_tokens"] > len(PROMPT)
+        async with client.session.get(f"{client.url}/metrics") as response:
+            metrics = await response.text()
+        async with client.session.get(f"{client.url}/v1/loads") as response:
+            loads = await response.json()
+        readings = make_readings(metrics, loads, 0.0)
+        assert list(readings) == [0, 1]
+        assert readings[0].device_hit_tokens_total == 0
+        assert readings[1].device_hit_tokens_total == len(history) - len(PROMPT) - 1
+        assert {reading.pool_tokens for reading in readings.values()} == {20_000}
+        assert all(reading.evicted_tokens_total == 0 for reading in readings.values())
+        async with client.session.get(f"{client.url}/server_info") as response:
+            info = await response.json()
+        assert (info["dp_size"], len(info["internal_states"])) == (2, 2)
+        async with client.session.post(f"{client.url}/flush_cache") as response:
+            assert response.status == 200
+        for rank in (0, 1):
+            assert (await client.generate(history, routed_dp_rank=rank))["meta_info"]["cached_tokens"] == 0
+
+
+async def test_requests_that_name_no_rank_take_turns_and_a_wrong_rank_is_refused() -> None:
+    async with server(dp_size=3) as client:
+        answers = [await client.generate(PROMPT) for _ in range(6)]
+        assert [answer["meta_info"]["dp_rank"] for answer in answers] == [0, 1, 2, 0, 1, 2]
+        for rank in (-1, 3, "1"):
+            answer = await client.generate(PROMPT, expect=400, routed_dp_rank=rank)
+            assert "out of range [0, 3)" in answer["error"]["message"]
+
+
+async def test_abort_reaches_every_rank_and_a_busy_rank_refuses_a_flush() -> None:
+    async with server(SLOW, dp_size=2) as client:
+        forced = {"max_new_tokens": 3_000, "ignore_eos": True}
+        tasks = [
+            asyncio.create_task(client.generate(PROMPT, rid=f"a-{rank}|", sampling=forced, routed_dp_rank=rank))
+            for rank in (0, 1)
+        ]
+        while [entry["num_running_reqs"] for entry in await loads_of(client)] != [1, 1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        async with client.session.post(f"{client.url}/abort_request", json={"rid": "a-0"}) as response:
+            assert response.status == 200
+        assert (await tasks[0])["meta_info"]["finish_reason"]["type"] == "abort"
+        async with client.session.post(f"{client.url}/flush_cache") as response:
+            assert response.status == 400
+        async with client.session.post(f"{client.url}/abort_request", json={"abort_all": True}) as response:
+            assert response.status == 200
+        assert (await tasks[1])["meta_info"]["finish_reason"]["type"] == "abort"
+
+
+async def loads_of(client: Client) -> list[dict[str, Any]]:
+    async with client.session.get(f"{client.url}/v1/loads") as response:
+        return list((await response.json())["loads"])
 
 
 async def test_the_clock_is_scaled() -> None:

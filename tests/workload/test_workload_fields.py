@@ -34,6 +34,7 @@ BLOCKS: dict[str, list[dict[str, Any]]] = {
         {"policy": "request_cap", "cap": 2},
         {"policy": "agent_cap", "cap": 2},
         {"policy": "concur"},
+        {"policy": "steady"},
     ],
     "verify": [{"kind": "command"}, {"kind": "answer"}],
 }

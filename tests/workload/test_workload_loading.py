@@ -83,20 +83,46 @@ def test_home_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ),
         (
             "control:\n  policy: zzz\n",
-            'w.yaml:12: control.policy: "zzz" is not a choice here; give one of none, request_cap, agent_cap, concur',
+            'w.yaml:12: control.policy: "zzz" is not a choice here; give one of none, request_cap, agent_cap, concur, '
+            "steady",
         ),
-        ("control:\n  policy: agent_cap\n", "w.yaml:11: control.cap: is missing; add it: Active agents"),
+        ("control:\n  policy: agent_cap\n", "w.yaml:11: control.cap: is missing; add it: Active agents in a pool"),
         (
             "control:\n  polcy: none\n",
             "w.yaml:12: control.polcy: is no key of this block; did you mean `policy`?",
         ),
         (
             "control:\n  policy: none\n  beta: 0.5\n",
-            "w.yaml:13: control.beta: is no key of this block; it belongs to policy concur",
+            "w.yaml:13: control.beta: is no key of this block; it belongs to policy concur and steady",
         ),
         (
             "control:\n  policy: none\n  cap: 3\n",
             "w.yaml:13: control.cap: is no key of this block; it belongs to policy request_cap and agent_cap",
+        ),
+        (
+            "control: {policy: steady, ewma_weight: 0}\n",
+            "w.yaml:11: control.ewma_weight: 0 is not above 0; give a number, above 0 and at most 1",
+        ),
+        (
+            "control: {policy: steady, u_low: 0.6, u_high: 0.5}\n",
+            "w.yaml:11: control: u_low 0.6 is above u_high 0.5; give u_low <= u_high",
+        ),
+        (
+            "control: {policy: concur, max_window: 3, min_window: 4}\n",
+            "w.yaml:11: control: max_window 3 is below min_window 4; raise max_window",
+        ),
+        (
+            "control:\n  policy: none\n  extensions:\n    longest_pause: 3\n",
+            "w.yaml:14: control.extensions.longest_pause: is no key of this block; did you mean "
+            "`longest_pause_seconds`?",
+        ),
+        (
+            "control:\n  policy: none\n  extensions:\n    shares: {x: 0}\n",
+            "w.yaml:14: control.extensions.shares.x: 0 is not above 0; give a number, above 0",
+        ),
+        (
+            "control: {policy: concur, victim_order: newst}\n",
+            'w.yaml:11: control.victim_order: "newst" is not a choice here; did you mean `newest`?',
         ),
         (
             "control: {policy: concur, u_low: 0.6, u_high: 0.5}\n",
@@ -211,9 +237,40 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
             "kind: simulated\n  script: s.jsonl",
             "kind: sglang",
             [
-                "w.yaml:8: engine: needs exactly one of `url` and `launch`; give `url` for a server that runs, or "
-                "`launch` to start one"
+                "w.yaml:8: engine: needs exactly one of `url`, `urls` and `launch`; give `url` for a server that runs, "
+                "`urls` for several replicas, or `launch` to start one"
             ],
+        ),
+        (
+            "kind: simulated\n  script: s.jsonl",
+            "kind: sglang\n  url: http://a\n  urls: [http://b]",
+            [
+                "w.yaml:8: engine: needs exactly one of `url`, `urls` and `launch`; give `url` for a server that runs, "
+                "`urls` for several replicas, or `launch` to start one"
+            ],
+        ),
+        (
+            "kind: simulated\n  script: s.jsonl",
+            "kind: sglang\n  urls: [http://a, http://b, http://a]",
+            ["w.yaml:8: engine: `urls` names a replica twice; name each once"],
+        ),
+        (
+            "kind: simulated\n  script: s.jsonl",
+            "kind: sglang\n  urls: [http://a, gpu-7:30000]",
+            [
+                'w.yaml:10: engine.urls.1: "gpu-7:30000" is not allowed here; give a URL which starts with http:// or '
+                "https://"
+            ],
+        ),
+        (
+            "  script: s.jsonl\n",
+            "  script: s.jsonl\n  dp_size: 0\n",
+            ["w.yaml:11: engine.dp_size: 0 is below 1; give a whole number, at least 1"],
+        ),
+        (
+            "  script: s.jsonl\n",
+            "  script: s.jsonl\n  replicas: 1.5\n",
+            ["w.yaml:11: engine.replicas: 1.5 is a number; give a whole number, at least 1"],
         ),
     ],
 )

@@ -100,7 +100,8 @@ class TestOnAWorkload:
     def test_a_typing_error_is_not_dropped_with_them(self) -> None:
         block = "control: {policy: concur, alpah: 3}\n"
         assert complaints(lambda: loaded(block, overrides=("control.policy=none",))) == [
-            "w.yaml:11: control.alpah: is no key of this block; the keys here are policy, period_seconds"
+            "w.yaml:11: control.alpah: is no key of this block; the keys here are period_seconds, victim_order, "
+            "resume_order, resume_age_seconds, max_consecutive_pauses, move_evicted_share, extensions, policy"
         ]
 
     def test_another_engine(self) -> None:
@@ -143,7 +144,7 @@ class TestOnAWorkload:
             ),
             (
                 "control.policy=agent_cap",
-                "--set control.policy=agent_cap: control.cap: is missing; add it: Active agents",
+                "--set control.policy=agent_cap: control.cap: is missing; add it: Active agents in a pool",
             ),
             (
                 "tasks.file=gone.jsonl",

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from workload_files import WORKLOAD, complaints, loaded, tasks_of, write_tasks, write_workload
 
 from concur_batch.agent.spec import AnswerCheck, CommandCheck
-from concur_batch.workload.cells import BadCell, read_files
+from concur_batch.control.member import Traits
+from concur_batch.driver.plan import make_agents
+from concur_batch.workload.cells import BadCell, read_files, read_group, read_priority, read_seconds
 from concur_batch.workload.checks import check_of
 from concur_batch.workload.loading import load, load_tasks
 from concur_batch.workload.tasks import Task
@@ -245,6 +247,82 @@ class TestChecks:
             "w.yaml:12: verify.0.column: tasks.jsonl has no column `answer`; did you mean `answers`?",
             "w.yaml:13: verify.0.match_column: tasks.jsonl has no column `hwo`; the columns are question, answers",
         ]
+
+
+class TestOrder:
+    """Columns that say who is admitted first."""
+
+    ALL = ("tasks.group=team", "tasks.priority=rank", "tasks.deadline=due")
+
+    def test_of_each_row_and_of_rows_without(self) -> None:
+        write_tasks(
+            [
+                {"question": "?", "team": "x", "rank": 2, "due": 90},
+                {"question": "?", "team": 7, "rank": -1, "due": 0.5},
+                {"question": "?", "team": None, "rank": None, "due": None},
+                {"question": "?"},
+            ]
+        )
+        assert [(task.group, task.priority, task.deadline_seconds) for task in tasks_of(overrides=self.ALL)] == [
+            ("x", 2, 90.0),
+            ("7", -1, 0.5),
+            ("", 0, None),
+            ("", 0, None),
+        ]
+
+    def test_csv_has_text(self) -> None:
+        content = b"question,team,rank,due\n?,x,2,90\n?,,,\n"
+        tasks = good_file(content, "t.csv", *self.ALL)
+        assert [(task.group, task.priority, task.deadline_seconds) for task in tasks] == [("x", 2, 90.0), ("", 0, None)]
+
+    def test_without_the_settings_such_columns_mean_nothing(self) -> None:
+        write_tasks([{"question": "?", "group": "x", "priority": 2, "deadline": 90}])
+        [task] = tasks_of()
+        assert (task.group, task.priority, task.deadline_seconds) == ("", 0, None)
+
+    def test_agents_carry_them(self) -> None:
+        write_tasks([{"question": "?", "team": "x", "rank": 2, "due": 90}])
+        loading = loaded(overrides=(*self.ALL, "tasks.samples=2"))
+        agents = make_agents(loading.workload, load_tasks(loading))
+        assert [agent.traits for agent in agents] == [Traits(2, "x", 90.0)] * 2
+
+    @pytest.mark.parametrize(
+        ("row", "told"),
+        [
+            ({"team": True}, "team: true is no id; give a text or a whole number"),
+            ({"rank": 1.5}, "rank: 1.5 is no whole number; give one, higher for tasks to be admitted first"),
+            ({"rank": True}, "rank: true is no whole number; give one, higher for tasks to be admitted first"),
+            ({"rank": "soon"}, 'rank: "soon" is no whole number; give one, higher for tasks to be admitted first'),
+            ({"due": 0}, "due: 0 is no number of seconds above 0; give one, from the run's start"),
+            ({"due": "nan"}, 'due: "nan" is no number of seconds above 0; give one, from the run\'s start'),
+            ({"due": "inf"}, 'due: "inf" is no number of seconds above 0; give one, from the run\'s start'),
+            ({"due": True}, "due: true is no number of seconds above 0; give one, from the run's start"),
+            ({"due": [1]}, "due: [1] is no number of seconds above 0; give one, from the run's start"),
+        ],
+    )
+    def test_what_is_none(self, row: dict[str, Any], told: str) -> None:
+        full = {"question": "?", "team": "x", "rank": 1, "due": 1}
+        assert wrong_rows([{**full, **row}], overrides=self.ALL) == [f"tasks.jsonl:1: {told}"]
+
+    def test_a_column_that_no_row_has(self) -> None:
+        assert wrong_rows([{"question": "?", "rnk": 1}], overrides=("tasks.priority=rank",)) == [
+            "--set tasks.priority=rank: tasks.priority: tasks.jsonl has no column `rank`; did you mean `rnk`?"
+        ]
+
+    @given(st.none() | st.booleans() | st.floats() | st.integers(-(2**63), 2**64 - 1) | st.text() | st.lists(st.none()))
+    def test_any_cell_is_read_or_refused(self, cell: Any) -> None:
+        for read, good in (
+            (read_group, lambda value: value == "" or value.strip()),
+            (read_priority, lambda value: isinstance(value, int)),
+            (read_seconds, lambda value: value is None or 0 < value < float("inf")),
+        ):
+            try:
+                value = read(cell)
+            except BadCell as error:
+                assert error.reason
+                assert error.mend
+            else:
+                assert good(value)
 
 
 class TestJsonl:

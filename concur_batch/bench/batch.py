@@ -1,0 +1,238 @@
+"""A whole batch in virtual time: planned agents and simulated engines, under the very control code of a real run. Pure.
+
+    agent ── event ──► Governor ── permit ──► agent ── request ──► EngineCore ── completion ──► agent
+                          ▲                                            │
+                          └──── beats and readings, each period ◄──────┘
+
+Messages take no time, and the same input gives the same result.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from concur_batch.bench.agent import PlannedAgent, Row, make_agents
+from concur_batch.bench.plan import EnginePlan, Plan
+from concur_batch.control.governor import Governor
+from concur_batch.control.member import Event, Permit, State
+from concur_batch.engine.protocol import Reading
+from concur_batch.simulator.engine import Counters, EngineCore
+from concur_batch.simulator.request import Completion, RequestRejected
+from concur_batch.workload.schema import AnyControl
+
+# When all agents have waited for so long, nobody will ever go on.
+_DEADLOCK_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What became of a batch.
+
+    `seconds` until the last agent's end. `agents` are rows in the order of the plans, `control` rows of periods, with
+    the columns of the run's tables of these names. `scheduled` are the requests that ended, as (the second in which
+    their prefill began, "agent/turn"), in that order; equal lists mean equally composed batches. `counters` are the
+    engines' own at the end, by pool; those of an engine that died are lost, as in reality.
+    """
+
+    seconds: float
+    agents: list[Row]
+    control: list[Row]
+    scheduled: list[tuple[float, str]]
+    counters: dict[str, Counters]
+
+
+def simulate_batch(
+    plans: Iterable[Plan], control: AnyControl, engines: Mapping[str, EnginePlan], shared_tokens: int = 0
+) -> BatchResult:
+    """Run these agents, all there from the start, to their ends. `shared_tokens` begin the prompt of every one.
+
+    An agent ends `finished`, or `oversized` when its engine can never take its next turn whole. Raises RuntimeError
+    where all agents have waited for an hour.
+    """
+    return _Batch(plans, control, engines, shared_tokens).run()
+
+
+class _Batch:
+    def __init__(
+        self, plans: Iterable[Plan], control: AnyControl, engines: Mapping[str, EnginePlan], shared_tokens: int
+    ) -> None:
+        self._agents = make_agents(plans, shared_tokens)
+        self._living = dict(self._agents)
+        self._engines = engines
+        self._cores = {name: EngineCore(engine.config, engine.cost) for name, engine in engines.items()}
+        self._governor = Governor(control, list(engines), len(self._agents))
+        self._reading_seconds = control.period_seconds / self._governor.readings_per_period
+        self._readings: dict[str, list[Reading]] = {name: [] for name in engines}
+        self._control_rows: list[Row] = []
+        self._now_seconds = 0.0
+        self._last_start_seconds = 0.0
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._serial = itertools.count()
+        self._permits: deque[Permit] = deque()
+        self._changed: dict[str, PlannedAgent] = {}  # began to generate or to use a tool since the last period
+        self._in_flight: dict[str, PlannedAgent] = {}  # by rid
+        self._scheduled: list[tuple[float, str]] = []
+
+    def run(self) -> BatchResult:
+        self._permits += self._governor.begin(0.0)
+        for name, engine in self._engines.items():
+            if engine.outage_seconds is not None:
+                self._at(engine.outage_seconds[0], partial(self._stop, name))
+                self._at(engine.outage_seconds[1], partial(self._restart, name))
+        for agent in self._agents.values():
+            self._at(0.0, partial(self._ask, agent))
+        self._at(self._reading_seconds, partial(self._read, 1))
+        while self._living:
+            self._go_on()
+        self._end_period()  # so that the end is on record
+        return BatchResult(
+            seconds=self._now_seconds,
+            agents=[agent.row for agent in self._agents.values()],
+            control=self._control_rows,
+            scheduled=sorted(self._scheduled),
+            counters={name: core.counters() for name, core in self._cores.items()},
+        )
+
+    def _go_on(self) -> None:
+        """To the next moment at which anything can happen, and through all that happens then."""
+        moments = (core.next_event_seconds() for core in self._cores.values())
+        self._now_seconds = min([self._timers[0][0], *(seconds for seconds in moments if seconds is not None)])
+        for name, core in self._cores.items():
+            for completion in core.advance(self._now_seconds):
+                self._complete(name, completion)
+                self._obey()
+        while self._living and self._timers[0][0] <= self._now_seconds:
+            heapq.heappop(self._timers)[2]()
+            self._obey()
+
+    def _at(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (seconds, next(self._serial), action))
+
+    # Agents
+
+    def _ask(self, agent: PlannedAgent) -> None:
+        """At a boundary: generate where a permit says so, else ask once and wait."""
+        asked = agent.asks(self._governor.admission.rules)
+        if asked is None:
+            self._generate(agent)
+        else:
+            agent.begin_wait(asked, self._now_seconds)
+            self._send(Event(asked, agent.name, agent.epoch, agent.prompt_tokens))
+
+    def _send(self, event: Event) -> None:
+        self._permits += self._governor.admission.take(event, self._now_seconds)
+
+    def _obey(self) -> None:
+        """Take over the permits one by one, as each may lead to more."""
+        while self._permits:
+            permit = self._permits.popleft()
+            agent = self._living.get(permit.agent)
+            if agent is not None and agent.take(permit, self._now_seconds):
+                self._generate(agent)
+
+    def _generate(self, agent: PlannedAgent) -> None:
+        self._enter_state(agent, State.ACTIVE)
+        self._last_start_seconds = self._now_seconds
+        if agent.pool not in self._cores:
+            self._find_down(agent)
+            return
+        try:
+            self._cores[agent.pool].submit(agent.request(), self._now_seconds)
+        except RequestRejected:
+            self._end(agent, "oversized")
+        else:
+            self._in_flight[agent.rid] = agent
+
+    def _complete(self, pool: str, completion: Completion) -> None:
+        agent = self._in_flight.pop(completion.rid)
+        turn = agent.turn
+        recomputed_tokens = agent.account(completion, self._engines[pool].config.page_size)
+        self._governor.spent(pool, completion.prompt_tokens, completion.cached_tokens, recomputed_tokens)
+        assert completion.scheduled_seconds is not None, "a request that ended has been scheduled"
+        self._scheduled.append((completion.scheduled_seconds, completion.rid))
+        if completion.completion_tokens < turn.output_tokens:  # the pool had no room for more
+            self._end(agent, "oversized")
+        elif agent.row["turns"] == len(agent.plan.turns):
+            self._end(agent, "finished")
+        else:
+            agent.begin_tool()
+            self._enter_state(agent, State.TOOL_WAIT)
+            self._at(self._now_seconds + turn.tool_seconds, partial(self._ask, agent))
+            if self._governor.admission.rules.per_generation:
+                self._send(Event("yield", agent.name, agent.epoch))
+
+    def _end(self, agent: PlannedAgent, status: str) -> None:
+        agent.row |= {"status": status, "ended_seconds": self._now_seconds}
+        del self._living[agent.name]
+        self._send(Event("release", agent.name))
+
+    def _enter_state(self, agent: PlannedAgent, state: State) -> None:
+        agent.state = state
+        self._changed[agent.name] = agent
+
+    # Engines
+
+    def _stop(self, pool: str) -> None:
+        del self._cores[pool]
+        for agent in [agent for agent in self._in_flight.values() if agent.pool == pool]:
+            del self._in_flight[agent.rid]
+            self._find_down(agent)
+
+    def _restart(self, pool: str) -> None:
+        engine = self._engines[pool]
+        self._cores[pool] = EngineCore(engine.config, engine.cost)
+
+    def _find_down(self, agent: PlannedAgent) -> None:
+        agent.down = True
+        self._at(self._now_seconds, partial(self._ask, agent))
+
+    # Control
+
+    def _read(self, number: int) -> None:
+        """Take a reading of every engine; the period ends with its last."""
+        for name, core in self._cores.items():
+            self._readings[name].append(make_reading(core.counters(), self._now_seconds))
+        if number % self._governor.readings_per_period == 0:
+            self._end_period()
+            self._check_progress()
+        self._at((number + 1) * self._reading_seconds, partial(self._read, number + 1))
+
+    def _end_period(self) -> None:
+        holding = [agent for name, agent in self._changed.items() if name in self._living and not agent.waits]
+        self._changed.clear()
+        self._governor.admission.beat([agent.beat() for agent in holding], self._now_seconds)
+        permits, rows = self._governor.period(self._readings, self._now_seconds)
+        self._readings = {name: [] for name in self._engines}
+        self._permits += permits
+        self._control_rows += rows
+
+    def _check_progress(self) -> None:
+        waits = all(agent.waits for agent in self._living.values())
+        if waits and self._now_seconds - self._last_start_seconds > _DEADLOCK_SECONDS:
+            raise RuntimeError(f"{len(self._living)} agents wait and nobody goes on at {self._now_seconds} s")
+
+
+def make_reading(counters: Counters, now_seconds: float) -> Reading:
+    """An engine's counters as one of its readings, as fresh as can be."""
+    return Reading(
+        at_seconds=now_seconds,
+        stamp_seconds=now_seconds,
+        pool_tokens=counters.max_total,
+        locked_tokens=counters.kv_used,
+        evictable_tokens=counters.kv_evictable,
+        running_requests=counters.running,
+        waiting_requests=counters.waiting,
+        input_tokens_total=counters.prefill_input,
+        device_hit_tokens_total=counters.prefill_device_hit,
+        host_hit_tokens_total=counters.prefill_host_hit,
+        storage_hit_tokens_total=counters.prefill_storage_hit,
+        computed_tokens_total=counters.prefill_compute,
+        decoded_tokens_total=counters.decode,
+        evicted_tokens_total=counters.evicted,
+        retractions_total=counters.retracted_requests,
+    )

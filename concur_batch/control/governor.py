@@ -1,0 +1,225 @@
+"""One control period after the other: signals in, permits and control rows out. Pure.
+
+The whole of control but its I/O. The Ray controller and the simulated batch drive the same class.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from concur_batch.control.admission import Admission
+from concur_batch.control.law import Branch
+from concur_batch.control.member import Permit, State
+from concur_batch.control.policies import Load, Verdict, make_policy
+from concur_batch.control.rules import make_rules
+from concur_batch.control.window import Moves, Window
+from concur_batch.engine.drift import DriftMeter
+from concur_batch.engine.protocol import Reading
+from concur_batch.engine.signals import Sample, Sampler
+from concur_batch.report.phases import PhaseTracker
+from concur_batch.workload.schema import AnyControl, Concur
+
+# So many readings in a row must fail before a pool counts as gone: one may be lost in a busy server.
+SILENT_PERIODS = 3
+# With `smoothing: mean`, U is the mean of so many readings of a period.
+_READINGS_TO_AVERAGE = 4
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Spent:
+    """Prompt tokens of the turns that ended in a pool since the last period, as their requests tell."""
+
+    input_tokens: int = 0
+    device_hit_tokens: int = 0
+    recomputed_tokens: int = 0
+
+    def add(self, input_tokens: int, device_hit_tokens: int, recomputed_tokens: int) -> None:
+        self.input_tokens += input_tokens
+        self.device_hit_tokens += device_hit_tokens
+        self.recomputed_tokens += recomputed_tokens
+
+
+@dataclass(slots=True)
+class _Pool:
+    """What one KV pool's periods are made of."""
+
+    sampler: Sampler
+    policy: Any
+    phases: PhaseTracker = field(default_factory=PhaseTracker)
+    drift: DriftMeter = field(default_factory=DriftMeter)
+    spent: Spent = field(default_factory=Spent)
+    silent_periods: int = 0
+
+
+class Governor:
+    """Control of a batch of `agents` agents over these pools. Grants nothing before `begin`."""
+
+    def __init__(self, control: AnyControl, pools: Sequence[str], agents: int) -> None:
+        self.control = control
+        self.admission = Admission(make_rules(control), pools)
+        self.last_rows: dict[str, Row] = {}
+        self._agents = agents
+        self._period = 0
+        self._changes: list[str] = []
+        self._pools = {name: _Pool(_sampler(control), make_policy(control, agents)) for name in pools}
+
+    @property
+    def readings_per_period(self) -> int:
+        """How many readings of each pool a period wants, at equal distances."""
+        return _READINGS_TO_AVERAGE if _smoothing(self.control)[0] == "mean" else 1
+
+    def begin(self, now_seconds: float) -> list[Permit]:
+        """Begin to grant. Where places are held already, after a restart, the windows go on from those."""
+        windows = self.admission.windows
+        capacities = {name: pool.policy.start(len(windows[name].holders)) for name, pool in self._pools.items()}
+        return self.admission.resize(capacities, now_seconds)
+
+    def spent(self, pool: str, input_tokens: int, device_hit_tokens: int, recomputed_tokens: int) -> None:
+        """Account for turns that have ended in a pool."""
+        self._pools[pool].spent.add(input_tokens, device_hit_tokens, recomputed_tokens)
+
+    def note(self, change: str) -> None:
+        """Put a change of the run's operation on record, in the next period's rows."""
+        self._changes.append(change)
+
+    def change(self, control: AnyControl) -> None:
+        """Go on under other settings of the same policy; windows keep their size until the next period."""
+        if control.policy != self.control.policy:
+            raise ValueError(f"a running batch keeps its policy, {self.control.policy}")
+        smoothing_changed = _smoothing(control) != _smoothing(self.control)
+        self.control = control
+        self.admission.set_rules(make_rules(control))
+        for pool in self._pools.values():
+            earlier, pool.policy = pool.policy, make_policy(control, self._agents)
+            pool.policy.adopt(earlier)
+            if smoothing_changed:
+                pool.sampler.smooth(*_smoothing(control))
+
+    def silent(self) -> list[str]:
+        """The pools that have not answered for several periods."""
+        return [name for name, pool in self._pools.items() if pool.silent_periods >= SILENT_PERIODS]
+
+    def period(
+        self, readings: Mapping[str, Sequence[Reading]], now_seconds: float, awaited: Collection[str] = ()
+    ) -> tuple[list[Permit], list[Row]]:
+        """End a control period: the readings taken in it, by pool, oldest first; none where a pool did not answer.
+
+        The `awaited` pools are late with an answer that may still come: no sample, and no sign that they are gone.
+        """
+        permits: list[Permit] = []
+        samples: dict[str, Sample] = {}
+        for name, pool in self._pools.items():
+            samples[name] = pool.sampler.sample(list(readings.get(name, ())), now_seconds)
+            permits += self._judge(name, pool, samples[name], now_seconds, awaited)
+        verdicts = {name: self._verdict(name, pool, samples[name], now_seconds) for name, pool in self._pools.items()}
+        permits += self.admission.resize({name: verdict.after for name, verdict in verdicts.items()}, now_seconds)
+        counts = Counter((member.pool, member.state) for _, member in self.admission.members())
+        rows = []
+        for name, pool in self._pools.items():
+            # Those without a pool wait for a place in any: every window's row counts them.
+            states = Counter({state: counts[name, state] + counts[None, state] for state in State})
+            rows.append(self._row(name, pool, samples[name], verdicts[name], states, now_seconds))
+        self.last_rows = {row["pool"]: row for row in rows}
+        self._period += 1
+        self._changes.clear()
+        return permits, rows
+
+    def _judge(
+        self, name: str, pool: _Pool, sample: Sample, now_seconds: float, awaited: Collection[str]
+    ) -> list[Permit]:
+        """The circuit breaker, and what a sample says of the pool's cache."""
+        window = self.admission.windows[name]
+        if not sample.answered:
+            if name in awaited:
+                return []
+            pool.silent_periods += 1
+            return self.admission.close(name, now_seconds) if pool.silent_periods == SILENT_PERIODS else []
+        pool.silent_periods = 0
+        window.pool_tokens = sample.pool_tokens
+        # A restarted engine has lost every prefix.
+        window.evicted_tokens += (sample.pool_tokens or 0) if sample.restarted else (sample.evicted_tokens or 0)
+        return self.admission.reopen(name, now_seconds) if window.closed else []
+
+    def _verdict(self, name: str, pool: _Pool, sample: Sample, now_seconds: float) -> Verdict:
+        window = self.admission.windows[name]
+        waiting = self.admission.waiting_elsewhere + len(window.paused)
+        if self.admission.suspended:  # an idle engine says nothing of the batch
+            return Verdict(window.capacity, window.capacity, Branch.HOLD, "paused by the operator")
+        verdict: Verdict = pool.policy.step(
+            window.capacity, sample, Load(now_seconds, marked=len(window.marked), waiting=waiting)
+        )
+        return verdict
+
+    def _row(
+        self, name: str, pool: _Pool, sample: Sample, verdict: Verdict, counts: Counter[State], now_seconds: float
+    ) -> Row:
+        window = self.admission.windows[name]
+        moves, window.moves = window.moves, Moves()
+        spent, pool.spent = pool.spent, Spent()
+        pool.drift.add(sample, spent.input_tokens, spent.device_hit_tokens)
+        drift = pool.drift.drift()
+        waiting = counts[State.PENDING] + counts[State.PAUSED] + counts[State.QUEUED]
+        return {
+            "period": self._period,
+            "seconds": now_seconds,
+            "pool": name,
+            "policy": self.control.policy,
+            "window_before": verdict.before,
+            "window_after": verdict.after,
+            "branch": verdict.branch.value,
+            "reason": verdict.reason,
+            "changes": "; ".join(self._changes) or None,
+            "phase": pool.phases.step(sample.occupancy, sample.hit_rate, waiting).value,
+            "pool_state": _state(window, pool, self.admission.suspended),
+            **{field: getattr(sample, field) for field in _TOLD},
+            "sample_age_seconds": sample.age_seconds,
+            "request_input_tokens": spent.input_tokens,
+            "request_device_hit_tokens": spent.device_hit_tokens,
+            "recomputed_tokens": spent.recomputed_tokens,
+            "drift_hit_rate": drift.hit_rate_difference if drift else None,
+            "drift_lookups": drift.load_ratio if drift else None,
+            "in_flight_requests": counts[State.ACTIVE],
+            **{state.value: counts[state] for state in State if state is not State.FINISHED},
+            "finished": window.finished,
+            "places_held": len(window.holders),
+            "marked": len(window.marked),
+            "adrift": len(window.adrift),
+            "history_tokens": window.history_tokens,
+            "admitted_in_period": moves.admitted,
+            "resumed_in_period": moves.resumed,
+            "paused_in_period": moves.paused,
+            "completed_in_period": moves.completed,
+            "forced_in_period": moves.forced,
+        }
+
+
+# The fields of a sample that a control row repeats.
+_TOLD = (
+    *("usage", "hit_rate", "raw_usage", "raw_hit_rate", "occupancy", "stale", "restarted"),
+    *("pool_tokens", "locked_tokens", "evictable_tokens", "running_requests", "waiting_requests"),
+    *("lookup_tokens", "device_hit_tokens", "host_hit_tokens", "storage_hit_tokens", "computed_tokens"),
+    *("decoded_tokens", "evicted_tokens", "retractions"),
+    *("offloaded_tokens", "reloaded_tokens", "offloaded_bytes", "reloaded_bytes", "reload_seconds"),
+)
+
+
+def _state(window: Window, pool: _Pool, suspended: bool) -> str:
+    """open, suspect (a request found it down), closed (it has been silent for long) or suspended (by the operator)."""
+    if pool.silent_periods >= SILENT_PERIODS:
+        return "closed"
+    if window.closed:
+        return "suspect"
+    return "suspended" if suspended else "open"
+
+
+def _smoothing(control: AnyControl) -> tuple[Any, float]:
+    return (control.smoothing, control.ewma_weight) if isinstance(control, Concur) else ("none", 1.0)
+
+
+def _sampler(control: AnyControl) -> Sampler:
+    return Sampler(*_smoothing(control))

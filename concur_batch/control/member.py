@@ -1,0 +1,105 @@
+"""An agent as the controller sees it, and what host and controller tell each other of it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, NamedTuple
+
+
+class State(StrEnum):
+    """The life of an agent. QUEUED occurs under a request cap only: between turns, waiting for a permit."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    TOOL_WAIT = "tool_wait"
+    PAUSED = "paused"
+    QUEUED = "queued"
+    FINISHED = "finished"
+
+
+class Traits(NamedTuple):
+    """What the task says of its agents: higher priorities first, groups share, the nearest deadline (seconds since the
+    run's start) first."""
+
+    priority: int = 0
+    group: str = ""
+    deadline_seconds: float | None = None
+
+
+NO_TRAITS = Traits()
+
+
+class Event(NamedTuple):
+    """What a host tells the controller of one agent.
+
+    arrive: it wants to generate and has no place. boundary: it obeys the permit of `epoch` and waits. large: it gives
+    its place back since its next prompt is long. down: its pool does not answer. yield: a generation ended, under a
+    request cap. release: it ended, however. `context_tokens` is the length of its history.
+    """
+
+    kind: Literal["arrive", "boundary", "large", "down", "yield", "release"]
+    agent: str
+    epoch: int = 0
+    context_tokens: int = 0
+    traits: Traits = NO_TRAITS
+
+
+class Beat(NamedTuple):
+    """What a host tells now and then of an agent that goes on without asking."""
+
+    agent: str
+    state: State
+    context_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """Tells an agent's host whether the agent may start its next generation, and in which pool.
+
+    A later epoch of the same agent overrides an earlier one, in whichever order they arrive.
+    """
+
+    agent: str
+    epoch: int
+    allowed: bool
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One agent as its host knows it, to rebuild the admission from. `pool` holds its prefix, if any does."""
+
+    agent: str
+    state: State
+    epoch: int
+    admitted: bool  # has ever been
+    holds_place: bool
+    pool: str | None = None
+    context_tokens: int = 0
+    traits: Traits = NO_TRAITS
+
+
+@dataclass(slots=True)
+class Member:
+    """The controller's account of one agent.
+
+    `context_tokens` is the length of its history now, `generated_tokens` what it was at the end of its last generation.
+    `granted` is the epoch of its last leave to generate. `ticket` tells when it began to wait, `since_seconds` when its
+    state began. `evicted_before` is what its pool had evicted at its last turn. `forced`: let in beyond the window, and
+    not to be paused before it has generated.
+    """
+
+    traits: Traits = NO_TRAITS
+    state: State = State.PENDING
+    epoch: int = 0
+    granted: int = 0
+    admitted: bool = False
+    pool: str | None = None
+    context_tokens: int = 0
+    generated_tokens: int = 0
+    ticket: int = 0
+    since_seconds: float = 0.0
+    evicted_before: int = 0
+    pauses_in_a_row: int = 0
+    forced: bool = False
