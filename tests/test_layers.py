@@ -17,7 +17,8 @@ IMPURE = {
 PURE = [
     *[f"control/{path.name}" for path in (PACKAGE / "control").glob("*.py")
       if path.name not in ("controller.py", "gauges.py", "orders.py")],
-    "agent/spec.py", "agent/transcript.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
+    "agent/spec.py", "agent/tally.py", "agent/limits.py",
+    "agent/transcript.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/drift.py", "engine/pools.py",
     "driver/plan.py", "driver/snapshot.py",

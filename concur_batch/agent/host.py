@@ -21,9 +21,10 @@ from ray.exceptions import ActorDiedError, RayError
 
 from concur_batch.agent.gate import Draining, Gate
 from concur_batch.agent.prompting import Format
-from concur_batch.agent.rollout import Rollout, Tally
+from concur_batch.agent.rollout import Rollout
 from concur_batch.agent.services import Pool, Services
 from concur_batch.agent.spec import AgentSpec
+from concur_batch.agent.tally import Tally
 from concur_batch.agent.tokenizer import load_tokenizer
 from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.member import Event, Permit

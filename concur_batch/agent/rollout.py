@@ -9,9 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import random
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,10 +18,13 @@ import orjson
 
 from concur_batch.agent.actions import Answer, Call, Calls, Malformed, Truncated, parse
 from concur_batch.agent.gate import Draining, Pass, Wish
+from concur_batch.agent.limits import Bound, Budget, cut, limit, oversized
 from concur_batch.agent.prompting import initial_messages, observation_messages, retry_messages
 from concur_batch.agent.services import Services
-from concur_batch.agent.spec import AgentSpec, AnswerCheck, CommandCheck, Ending
+from concur_batch.agent.spec import AgentSpec, Ending
+from concur_batch.agent.tally import Tally
 from concur_batch.agent.transcript import Transcript
+from concur_batch.agent.verdict import judge
 from concur_batch.engine.protocol import (
     ContextOverflow,
     EngineDown,
@@ -35,52 +36,12 @@ from concur_batch.engine.protocol import (
 from concur_batch.trace.encode import encode_turn
 from concur_batch.workload.schema import Sampling
 from tools_env.bubblewrap import SandboxUnavailable
-from tools_env.sandbox import SandboxSession
 from tools_env.spec import Session, ToolResult
-from tools_env.verify import verify_answer, verify_command
 
 # Above this many characters an observation is tokenized in a thread: 1,000 agents share one event loop.
 _INLINE_CHARACTERS = 500
 # So often may pools go down under one generation before the agent counts as failed by the infrastructure.
 _MOST_DOWNS = 8
-
-
-@dataclass(slots=True)
-class Tally:
-    """Sums over an agent's turns; the columns of the same names in `agents`."""
-
-    turns: int = 0
-    tool_calls: int = 0
-    malformed_turns: int = 0
-    pauses: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_device_tokens: int = 0
-    cached_host_tokens: int = 0
-    cached_storage_tokens: int = 0
-    first_tokens: int = 0
-    recomputed_tokens: int = 0
-    rounding_tokens: int = 0
-    retractions: int = 0
-    pending_seconds: float = 0.0
-    paused_seconds: float = 0.0
-    queue_seconds: float = 0.0
-    generation_seconds: float = 0.0
-    tool_queue_seconds: float = 0.0
-    tool_seconds: float = 0.0
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a turn's row."""
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + row[name])
-
-    @property
-    def active_seconds(self) -> float:
-        """Time that counts against the agent's own budget: pauses and queues do not."""
-        return self.generation_seconds + self.tool_seconds
-
-
-_SUMMED = [name for name in Tally.__slots__ if name not in ("turns", "tool_calls", "malformed_turns", "pauses")]
 
 
 class Rollout:
@@ -99,9 +60,17 @@ class Rollout:
         self._rid = f"{digest}-{spec.attempt:02d}"
         # Each attempt asks for a place of its own: no permit of the one before can be taken for its own.
         self._place = f"{spec.agent_id}#{spec.attempt}"
+        deadlines = (spec.traits.deadline_seconds, services.deadline_seconds)
+        self._budget = Budget(
+            services.limits,
+            services.sampling.max_tokens,
+            services.context_tokens,
+            services.kv_budget_tokens,
+            min((seconds for seconds in deadlines if seconds is not None), default=None),
+        )
         self._session: Session | None = None
         self._pool = ""
-        self._turning = False
+        self._ended_seconds: float | None = None  # its turns; a check may follow
         self._cancelled = False
         self._key = {
             "agent_id": spec.agent_id,
@@ -115,7 +84,6 @@ class Rollout:
         services = self._services
         try:
             try:
-                self._turning = True
                 ending = await self._turns()
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -129,11 +97,11 @@ class Rollout:
                 raise
             except Exception as error:  # a fault of ours, or one that nobody foresaw: only this agent notices
                 ending = Ending("failed", "error", "infrastructure", f"{type(error).__name__}: {error}")
-            self._turning = False
+            self._ended_seconds = services.clock()
             services.gate.leave(self._place)  # before the check: it needs no place at the engine
             row = self._row(ending)
             if ending.status not in ("failed", "cancelled") and self.spec.check is not None:
-                row |= await self._verify(self.spec.check, ending)
+                row |= await judge(self.spec.check, ending.answer, self._workspace)
             return ending, row
         finally:
             services.gate.leave(self._place)
@@ -143,7 +111,7 @@ class Rollout:
 
     def cancel(self, task: asyncio.Task[None]) -> bool:
         """End the agent, which runs in `task`, with status `cancelled`; False if it is at its end already."""
-        if not self._turning or self._cancelled:
+        if self._ended_seconds is not None or self._cancelled:
             return False
         self._cancelled = True
         task.cancel()
@@ -151,11 +119,14 @@ class Rollout:
 
     def standing(self) -> dict[str, Any]:
         """What the agent does now, for how many seconds, and how far it is."""
-        state, seconds, pool = self._services.gate.standing(self._place)
+        standing, seconds, pool = self._services.gate.standing(self._place)
+        state = standing.value
+        if self._ended_seconds is not None:  # it has left the gate
+            state, seconds = "checking", self._services.clock() - self._ended_seconds
         return {
             "agent_id": self.spec.agent_id,
             "attempt": self.spec.attempt,
-            "state": state.value,
+            "state": state,
             "state_seconds": seconds,
             "pool": pool,
             "turns": self.tally.turns,
@@ -179,12 +150,12 @@ class Rollout:
             wanted_seconds = services.clock()
             leave = await self._enter()
             if leave is None:
-                return self._past_deadline()
-            if self._session is None:
+                return self._budget.past_deadline()
+            if self._admitted_seconds is None:
                 self._admitted_seconds = services.clock()
-                self._session = await services.tools.open(self.spec.agent_id, self.spec.files)
+            session = await self._workspace()
             # A pause may have outlasted the wall clock's limit.
-            ending = self._over_limit() or await self._turn(self._session, wanted_seconds, leave)
+            ending = self._over_limit() or await self._turn(session, wanted_seconds, leave)
             if ending is not None:
                 return ending
 
@@ -192,7 +163,8 @@ class Rollout:
         """Wait for leave to generate; None where the agent's deadline comes first."""
         services, transcript = self._services, self._transcript
         wish = Wish(len(transcript.ids), len(transcript.ids) - transcript.known_tokens)
-        left = None if self._deadline_seconds is None else self._deadline_seconds - services.clock()
+        deadline_seconds = self._budget.deadline_seconds
+        left = None if deadline_seconds is None else deadline_seconds - services.clock()
         try:
             async with asyncio.timeout(left):
                 await services.records.room()
@@ -204,68 +176,26 @@ class Rollout:
         self._pool = leave.pool
         return leave
 
-    def _past_deadline(self) -> Ending:
-        return _limit("deadline", f"not done by its deadline, {self._deadline_seconds:g} s after the run's start")
-
-    @property
-    def _deadline_seconds(self) -> float | None:
-        own, common = self.spec.traits.deadline_seconds, self._services.deadline_seconds
-        return min((deadline for deadline in (own, common) if deadline is not None), default=None)
-
     def _over_limit(self) -> Ending | None:
-        limits, tally = self._services.limits, self.tally
-        if tally.turns >= limits.turns:
-            return _limit("turns", f"{limits.turns} turns")
-        if len(self._transcript.ids) >= self._services.context_tokens:
-            return _limit("context", f"the history fills the context of {self._services.context_tokens} tokens")
         pools = [pool.tokens for pool in self._services.pools.values()]
         largest = None if None in pools else max(tokens for tokens in pools if tokens is not None)
-        if largest is not None and len(self._transcript.ids) >= largest:
-            return _oversized(f"the history fills the whole KV pool of {largest} tokens")
-        budget = self._services.kv_budget_tokens
-        if budget is not None and len(self._transcript.ids) > budget:
-            return _limit("kv_budget", f"the history has outgrown the budget of {budget} tokens")
-        if limits.output_tokens is not None and tally.output_tokens >= limits.output_tokens:
-            return _limit("output_tokens", f"{limits.output_tokens} output tokens")
-        if limits.active_seconds is not None and tally.active_seconds >= limits.active_seconds:
-            return _limit("active_seconds", f"{limits.active_seconds:g} s of generation and tools")
-        admitted_seconds, now_seconds = self._admitted_seconds, self._services.clock()
-        if (
-            limits.wall_seconds is not None
-            and admitted_seconds is not None
-            and now_seconds - admitted_seconds >= limits.wall_seconds
-        ):
-            return _limit("wall_seconds", f"{limits.wall_seconds:g} s since its admission")
-        if self._deadline_seconds is not None and now_seconds >= self._deadline_seconds:
-            return self._past_deadline()
-        return None
+        history_tokens, now_seconds = len(self._transcript.ids), self._services.clock()
+        return self._budget.over(self.tally, history_tokens, largest, self._admitted_seconds, now_seconds)
 
-    def _bounds(self) -> dict[str, int]:
-        """What would cut the next output, in tokens, by the name of the limit."""
-        services, length = self._services, len(self._transcript.ids)
-        bounds = {"length": services.sampling.max_tokens, "context": services.context_tokens - length}
-        if services.limits.output_tokens is not None:
-            bounds["output_tokens"] = services.limits.output_tokens - self.tally.output_tokens
-        pool_tokens = services.pools[self._pool].tokens
-        if pool_tokens is not None:
-            bounds["pool"] = max(1, pool_tokens - length)
-        return bounds
-
-    async def _generate(self, leave: Pass) -> tuple[Generation, str, float]:
-        """One generation, the name of the limit that would cut it, and when it began.
+    async def _generate(self, leave: Pass) -> tuple[Generation, Bound, float]:
+        """One generation, the limit that would cut it, and when it began.
 
         Where a pool goes down under it, it is made anew in the next one.
         """
         services = self._services
         downs = 0
         while True:
-            bounds = self._bounds()
-            bound = min(bounds, key=lambda name: bounds[name])
             pool = services.pools[self._pool]
+            bound = self._budget.next_output(self.tally, len(self._transcript.ids), pool.tokens)
             request = GenerationRequest(
                 rid=f"{self._rid}-{self.tally.turns:05d}",
                 input_ids=self._transcript.ids,
-                max_new_tokens=bounds[bound],
+                max_new_tokens=bound.tokens,
                 seed=self.spec.seed,
                 sampling=sampling_parameters(services.sampling),
                 logprobs=services.sampling.logprobs,
@@ -280,23 +210,22 @@ class Rollout:
                     raise EngineError(f"pools went down {downs} times under one generation, at last: {error}") from None
             # Parked until the controller knows a pool that answers. It may believe in this one: do not ask at once.
             services.gate.found_down(self._place)
+            parked_seconds = services.clock()
             await asyncio.sleep(random.uniform(0, min(30.0, 0.125 * 2**downs)))
-            again = await self._enter()
-            if again is None:
+            if await self._enter() is None:
                 raise DeadlinePassed
-            leave.pool = again.pool
-            leave.paused_seconds += again.paused_seconds
+            leave.paused_seconds += services.clock() - parked_seconds
 
     async def _turn(self, session: Session, wanted_seconds: float, leave: Pass) -> Ending | None:
         services, transcript, tally = self._services, self._transcript, self.tally
         try:
             generation, bound, generation_started = await self._generate(leave)
         except PoolOverflow as error:
-            return _oversized(str(error))
+            return oversized(str(error))
         except ContextOverflow as error:
-            return _limit("context", str(error))
+            return limit("context", str(error))
         except DeadlinePassed:
-            return self._past_deadline()
+            return self._budget.past_deadline()
         generation_seconds = services.clock() - generation_started
         delta = transcript.take_delta()
         services.gate.generated(self._place, generation.input_tokens + len(generation.output_ids))
@@ -395,7 +324,7 @@ class Rollout:
         return results, rows
 
     def _consequence(
-        self, action: Any, calls: Sequence[Call], results: Sequence[ToolResult], bound: str
+        self, action: Any, calls: Sequence[Call], results: Sequence[ToolResult], bound: Bound
     ) -> tuple[Ending | None, list[dict[str, Any]]]:
         """Whether the turn ends the agent, and the observation messages if it does not; `bound` is what its output
         would be cut by."""
@@ -404,8 +333,7 @@ class Rollout:
             case Answer(text=text):
                 return Ending("finished", "answer", answer=text), []
             case Truncated():
-                detail = "the turn's output was cut at its token limit; nothing in it was executed"
-                return (_oversized(detail) if bound == "pool" else _limit(bound, detail)), []
+                return cut(bound), []
             case Malformed(reason=reason):
                 self.tally.malformed_turns += 1
                 self._malformed_in_a_row += 1
@@ -428,24 +356,10 @@ class Rollout:
             ids = self._transcript.encode_observation(messages)
         self._transcript.append(ids)
 
-    async def _verify(self, check: CommandCheck | AnswerCheck, ending: Ending) -> dict[str, Any]:
-        """The reward columns. A check that could not be run leaves the reward null and says why."""
-        began = time.monotonic()
-        reward: float | None = None
-        output: str | None = None
-        try:
-            match check:
-                case AnswerCheck():
-                    reward = verify_answer(ending.answer, check.expected, check.match)
-                case CommandCheck():
-                    if self._session is None:  # it ended before its first turn
-                        self._session = await self._services.tools.open(self.spec.agent_id, self.spec.files)
-                    assert isinstance(self._session, SandboxSession)  # a workload with such a check has a sandbox
-                    verdict = await verify_command(self._session, check.command, check.files, check.deadline_seconds)
-                    reward, output = verdict.reward, verdict.output
-        except Exception as error:  # whatever it was, it says nothing of the agent's work
-            output = f"the check could not be run: {type(error).__name__}: {error}"
-        return {"reward": reward, "verify_output": output, "verify_seconds": time.monotonic() - began}
+    async def _workspace(self) -> Session:
+        if self._session is None:
+            self._session = await self._services.tools.open(self.spec.agent_id, self.spec.files)
+        return self._session
 
     def _row(self, ending: Ending) -> dict[str, Any]:
         services, tally = self._services, self.tally
@@ -477,14 +391,6 @@ class SandboxFailed(Exception):
 
 
 _ACTION_NAMES = {Calls: "calls", Answer: "answer", Malformed: "malformed", Truncated: "truncated"}
-
-
-def _limit(reason: str, detail: str) -> Ending:
-    return Ending("limit", reason, "limit", detail)
-
-
-def _oversized(detail: str) -> Ending:
-    return Ending("oversized", "pool", "limit", detail)
 
 
 def sampling_parameters(sampling: Sampling) -> dict[str, Any]:

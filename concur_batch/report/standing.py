@@ -16,7 +16,7 @@ from concur_batch.report.text import amount, duration, share
 
 Row = Mapping[str, Any]
 
-STATES = ("active", "tool_wait", "paused", "queued", "pending")
+STATES = ("active", "tool_wait", "checking", "paused", "queued", "pending")
 WAITING = ("paused", "queued", "pending")
 # A straggler has worked so many times as long as the median agent.
 STRAGGLER_FACTOR = 3.0

@@ -70,7 +70,7 @@ def test_the_longest_waits_come_first_and_tool_waits_are_none() -> None:
     waits = [agent(f"w{n}", WAITING[n % 3], seconds=n) for n in range(7)]
     picture = standing(MANIFEST, [], [], live(agent("t", "tool_wait", 50.0), *waits))
     assert names(picture["waits"]) == ["w6", "w5", "w4", "w3", "w2"]
-    assert picture["states"] == {"active": 0, "tool_wait": 1, "paused": 3, "queued": 2, "pending": 2}
+    assert picture["states"] == {"active": 0, "tool_wait": 1, "checking": 0, "paused": 3, "queued": 2, "pending": 2}
 
 
 def test_a_hanging_tool_makes_a_straggler_and_a_long_pause_does_not() -> None:
