@@ -1,0 +1,45 @@
+"""What an agent has done so far, summed over its turns. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums over an agent's turns; the columns of the same names in `agents`."""
+
+    turns: int = 0
+    tool_calls: int = 0
+    malformed_turns: int = 0
+    pauses: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_device_tokens: int = 0
+    cached_host_tokens: int = 0
+    cached_storage_tokens: int = 0
+    first_tokens: int = 0
+    recomputed_tokens: int = 0
+    rounding_tokens: int = 0
+    retractions: int = 0
+    pending_seconds: float = 0.0
+    paused_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    generation_seconds: float = 0.0
+    tool_queue_seconds: float = 0.0
+    tool_seconds: float = 0.0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a turn's row."""
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + row[name])
+
+    @property
+    def active_seconds(self) -> float:
+        """Time that counts against the agent's own budget: pauses and queues do not."""
+        return self.generation_seconds + self.tool_seconds
+
+
+_SUMMED = [name for name in Tally.__slots__ if name not in ("turns", "tool_calls", "malformed_turns", "pauses")]
