@@ -70,7 +70,10 @@ class Gate:
         self.draining = False
 
     async def enter(self, agent: str, wish: Wish, traits: Traits) -> Pass:
-        """Pass to the next generation, or wait for a grant; raises Draining once the run is stopping."""
+        """Pass to the next generation, or wait for a grant; raises Draining once the run is stopping.
+
+        An agent has one generation at a time, and counts as one: another call meanwhile raises RuntimeError.
+        """
         leave = Pass()
         entry = self._ask(agent, wish, traits)
         while not entry.allowed and not self.draining:
@@ -98,6 +101,8 @@ class Gate:
     def _ask(self, agent: str, wish: Wish, traits: Traits) -> _Entry:
         """Report what the agent needs, if it needs anything."""
         entry = self._entries.get(agent)
+        if entry is not None and (entry.waiter is not None or (entry.state is State.ACTIVE and not entry.down)):
+            raise RuntimeError(f"{agent} asks for a second generation before its first has ended")
         if entry is None:
             entry = self._entries[agent] = _Entry(traits, since_seconds=time.monotonic())
             self._report(Event("arrive", agent, 0, wish.context_tokens, traits))

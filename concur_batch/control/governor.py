@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from concur_batch.control.admission import Admission
+from concur_batch.control.growth import Load
 from concur_batch.control.law import Branch
 from concur_batch.control.member import Permit, State
-from concur_batch.control.policies import Load, Verdict, make_policy
+from concur_batch.control.policies import Policy, Verdict, make_policy
 from concur_batch.control.rules import make_rules
 from concur_batch.control.window import Moves, Window
 from concur_batch.engine.drift import DriftMeter
@@ -49,7 +50,7 @@ class _Pool:
     """What one KV pool's periods are made of."""
 
     sampler: Sampler
-    policy: Any
+    policy: Policy
     phases: PhaseTracker = field(default_factory=PhaseTracker)
     drift: DriftMeter = field(default_factory=DriftMeter)
     spent: Spent = field(default_factory=Spent)
@@ -150,10 +151,9 @@ class Governor:
         waiting = self.admission.waiting_elsewhere + len(window.paused)
         if self.admission.suspended:  # an idle engine says nothing of the batch
             return Verdict(window.capacity, window.capacity, Branch.HOLD, "paused by the operator")
-        verdict: Verdict = pool.policy.step(
-            window.capacity, sample, Load(now_seconds, marked=len(window.marked), waiting=waiting)
-        )
-        return verdict
+        generating = sum(member.state is State.ACTIVE for member in window.holders.values())
+        load = Load(now_seconds, generating, marked=len(window.marked), waiting=waiting)
+        return pool.policy.step(window.capacity, sample, load)
 
     def _row(
         self, name: str, pool: _Pool, sample: Sample, verdict: Verdict, counts: Counter[State], now_seconds: float

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from concur_batch.control.growth import Growth
+from concur_batch.control.growth import Growth, Load
 from concur_batch.control.law import Branch, Law
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap
@@ -19,15 +19,6 @@ class Verdict:
     after: int | None
     branch: Branch
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a window carries at a period's end: `marked` pauses have not taken effect, `waiting` agents want a place."""
-
-    seconds: float
-    marked: int = 0
-    waiting: int = 0
 
 
 class Policy(Protocol):
@@ -88,9 +79,8 @@ class Aimd:
         proposed, branch = self.law.step(capacity, sample.usage, sample.hit_rate)
         hit = "undefined" if sample.hit_rate is None else f"{sample.hit_rate:.2f}"
         reason = f"U {sample.usage:.2f}, H {hit}"
-        proposed, branch, remark = self.growth.apply(
-            capacity, proposed, branch, load.seconds, load.marked, load.waiting
-        )
+        served = _served(sample, load)
+        proposed, branch, remark = self.growth.apply(capacity, proposed, branch, load, served=served)
         after = self._clamp(proposed)
         if remark:
             reason += f"; {remark}"
@@ -104,6 +94,11 @@ class Aimd:
 
     def _clamp(self, window: int) -> int:
         return max(self.min_window, min(self.max_window, window))
+
+
+def _served(sample: Sample, load: Load) -> bool:
+    """Whether the engine has shown any sign of what our agents generate; without one it only looks idle."""
+    return not load.generating or sample.lookup_tokens != 0 or bool(sample.running_requests)
 
 
 def make_policy(control: AnyControl, agents: int) -> Policy:
@@ -120,6 +115,7 @@ def make_policy(control: AnyControl, agents: int) -> Policy:
             most = max(control.min_window, control.max_window or agents)
             growth = Growth(
                 control.grow_only_when_binding,
+                control.grow_only_when_served,
                 control.cut_cooldown_seconds,
                 control.slow_start,
                 control.remember_collapse,

@@ -336,6 +336,11 @@ class Concur(Control):
     )
     ewma_weight: float = Field(0.3, gt=0, le=1, description="Weight of the newest period with `smoothing: ewma`.")
     grow_only_when_binding: bool = Field(False, description="Grow only while agents wait for a place.")
+    grow_only_when_served: bool = Field(
+        False,
+        description="While agents generate, grow only if the engine shows it: one that fails every request, or whose "
+        "gauges lag behind a long prefill, looks idle.",
+    )
     cut_cooldown_seconds: Seconds | None = Field(
         None,
         description="One cut a congestion: after a cut W stands still until its pauses have taken effect and so long "
@@ -363,6 +368,7 @@ class Steady(Concur):
     policy: Literal["steady"] = Field(description="The law, with growth and cuts under hygiene.")  # type: ignore[assignment]
     smoothing: Literal["none", "mean", "ewma"] = Field("mean", description="As in `concur`.")
     grow_only_when_binding: bool = Field(True, description="As in `concur`.")
+    grow_only_when_served: bool = Field(True, description="As in `concur`.")
     cut_cooldown_seconds: Seconds | None = Field(5.0, description="As in `concur`.")
     slow_start: bool = Field(True, description="As in `concur`.")
     remember_collapse: bool = Field(True, description="As in `concur`.")

@@ -220,9 +220,24 @@ def test_a_lagging_or_restarted_engine_neither_cuts_nor_grows(control: AnyContro
         assert (row["restarted"], row["branch"], row["window_after"]) == (True, "hold", window)
 
 
+def test_an_error_storm_with_a_long_queue_does_not_grow_the_window() -> None:
+    """peers.md section 3 row 4: 1,000 agents wait, eight fail in each period, and the engine sees no request."""
+    windows = {}
+    for control in (concur(initial_window=16), Steady(policy="steady")):
+        run, agents = Run(control, agents=1000), [f"a{number:04d}" for number in range(1000)]
+        for agent in agents:
+            run.admission.take(Event("arrive", agent), 1.0)
+        for period in range(15):
+            for agent in agents[8 * period : 8 * period + 8]:
+                run.admission.take(Event("release", agent), run.now_seconds)
+            row = run.row(locked=0, missed=0, hits=0)
+        windows[control.policy] = row["window_after"]
+    assert windows == {"concur": 16 + 2 * 15, "steady": 16}
+
+
 def test_idle_engines_do_not_grow_a_window_that_nobody_waits_for() -> None:
-    """peers.md section 3 row 4, the error storm: every episode fails at once, so U is 0 and no agent waits. The plain
-    law grows by alpha each period, the option does not; with agents that wait even a window of one does."""
+    """U is 0 and no agent waits. The plain law grows by alpha each period, the option does not; with agents that wait
+    even a window of one does."""
     grown = {}
     for binding in (False, True):
         run = Run(concur(initial_window=1, grow_only_when_binding=binding))
@@ -267,6 +282,51 @@ def test_other_settings_take_effect_in_the_next_period() -> None:
     assert (rows["p"]["branch"], rows["p"]["window_after"], refused(permits)) == ("cut", 2, "ab")
 
 
+def test_other_settings_leave_what_is_known_of_the_last_cut() -> None:
+    """A change in the midst of an epoch does not cut again; one after a collapse begins no slow start anew."""
+    hygiene = {"cut_cooldown_seconds": 3.0, "slow_start": True, "remember_collapse": True, "initial_window": 8}
+    run = Run(concur(**hygiene))
+    arrive(run.admission, "abcdefghij")
+    assert run.row(**CONGESTED)["window_after"] == 4
+    for period, u_high in enumerate((0.6, 0.7)):
+        run.governor.change(concur(**hygiene, u_high=u_high))
+        row = run.row(**CONGESTED)
+        assert (row["branch"], row["window_after"]) == ("hold", 4), period
+    for agent in "efgh":  # the marked ones end, so the cut has had its effect
+        release(run.admission, agent, run.now_seconds)
+    grown = []
+    for period in range(9):
+        run.governor.change(concur(**hygiene, h_thresh=0.1 + period / 100))
+        grown.append(run.row(**UNDERUSED)["window_after"])
+    assert grown == [4, 4, 4, 6, 7, 8, 9, 10, 11]
+
+
+def test_paused_agents_make_a_window_bind() -> None:
+    run = Run(concur(grow_only_when_binding=True))
+    arrive(run.admission, "abcd")
+    permits, _ = run.period(**CONGESTED)
+    obey(run.admission, permits, run.now_seconds)
+    assert run.row(**UNDERUSED)["window_after"] == 4  # nobody but the paused waits
+
+
+def test_a_pool_of_another_size_after_a_restart_is_taken_as_such() -> None:
+    run = Run(concur())
+    assert run.admission.windows["p"].pool_tokens == 1000
+    smaller = Reading(at_seconds=99.0, stamp_seconds=99.0, pool_tokens=400, locked_tokens=100, evictable_tokens=0)
+    run.governor.period({"p": [smaller]}, 99.0)
+    assert run.admission.windows["p"].pool_tokens == 400
+
+
+def test_the_phase_of_a_row_knows_who_waits() -> None:
+    """The pool is full and H is high: the batch cools down only once nobody waits."""
+    phases = {}
+    for agents in ("abcd", "abcdef"):
+        run = Run(AgentCap(policy="agent_cap", cap=4))
+        arrive(run.admission, agents)
+        phases[agents] = [run.row()["phase"] for _ in range(8)][-1]
+    assert phases == {"abcd": "cooldown", "abcdef": "middle"}
+
+
 def test_another_cap_takes_effect_in_the_next_period() -> None:
     run = Run(AgentCap(policy="agent_cap", cap=1))
     arrive(run.admission, "abc")
@@ -294,9 +354,11 @@ def test_a_running_batch_keeps_its_policy() -> None:
 def test_suspended_by_the_operator_the_row_says_so() -> None:
     run = Run(concur())
     run.admission.suspend(True, 1.0)
-    assert run.row()["pool_state"] == "suspended"
+    row = run.row(**UNDERUSED)  # an idle engine, since it is paused: no reason to grow
+    assert (row["pool_state"], row["branch"], row["window_after"]) == ("suspended", "hold", 4)
     run.admission.suspend(False, 2.0)
-    assert run.row()["pool_state"] == "open"
+    row = run.row(**UNDERUSED)
+    assert (row["pool_state"], row["branch"], row["window_after"]) == ("open", "grow", 6)
 
 
 def test_what_the_turns_of_a_period_spent_is_summed_by_pool() -> None:

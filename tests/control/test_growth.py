@@ -6,10 +6,10 @@ from typing import Any
 
 from agents_by_hand import arrive, congested, granted, obey, opened, refused, release, tell, underused
 
-from concur_batch.control.growth import Growth
+from concur_batch.control.growth import Growth, Load
 from concur_batch.control.law import Branch, Law
 from concur_batch.control.member import State
-from concur_batch.control.policies import Aimd, Load, Verdict
+from concur_batch.control.policies import Aimd, Verdict
 from concur_batch.engine.signals import Sample
 
 
@@ -50,6 +50,24 @@ def test_a_window_of_one_can_bind() -> None:
     assert windows(policy(only_when_binding=True), 1, [underused()] * 3, waiting=1) == [3, 5, 7]
 
 
+def test_no_growth_into_an_engine_that_shows_nothing_of_what_agents_generate() -> None:
+    """peers.md section 3 row 4, the error storm: every request fails, agents wait in long queues, the engine idles, so
+    U is 0 and W climbs, by doubling even. An engine that computes, or whose agents are all in tools, is no such one."""
+    silent = Sample(usage=0.0, hit_rate=None, lookup_tokens=0, running_requests=0)
+    for options, grown in (({}, 4 + 2 * 15), ({"slow_start": True}, 1000), ({"only_when_served": True}, 4)):
+        assert windows(policy(**options), 4, [silent] * 15, generating=4, waiting=1000)[-1] == grown
+    law = policy(only_when_served=True)
+    assert law.step(4, silent, Load(0.0, generating=4, waiting=9)).reason == (
+        "U 0.00, H undefined; no growth: 4 agents generate and the engine shows none of it"
+    )
+    assert law.step(4, silent, Load(0.0, generating=0, waiting=9)).branch is Branch.GROW
+    for signs in ({"lookup_tokens": 1, "running_requests": 0}, {"lookup_tokens": 0, "running_requests": 1}):
+        served = Sample(usage=0.0, hit_rate=None, **signs)
+        assert law.step(4, served, Load(0.0, generating=4, waiting=9)).branch is Branch.GROW
+    # An engine that does not tell its look-ups is not known to be idle.
+    assert law.step(4, Sample(usage=0.0), Load(0.0, generating=4, waiting=9)).branch is Branch.GROW
+
+
 def test_one_cut_for_one_congestion() -> None:
     """H stays low until the pauses have taken effect: five periods of it leave 2 of 64, or 32."""
     assert windows(policy(), 64, [congested()] * 5, marked=9) == [32, 16, 8, 4, 2]
@@ -59,7 +77,7 @@ def test_one_cut_for_one_congestion() -> None:
 def test_the_next_cut_comes_one_cooldown_after_the_pauses_took_effect() -> None:
     law, verdicts = policy(cut_cooldown_seconds=3.0), []
     for second, marked in enumerate([0, 5, 2, 0, 0, 0, 0, 0, 0, 0, 0]):
-        verdicts.append(law.step(64, congested(), Load(float(second), marked)).branch is Branch.CUT)
+        verdicts.append(law.step(64, congested(), Load(float(second), marked=marked)).branch is Branch.CUT)
     # Cut at 0; drained at 3; the cooldown is over at 6. That cut marks nobody: it is drained at 7, over at 10.
     assert [second for second, cut in enumerate(verdicts) if cut] == [0, 6, 10]
 
@@ -92,7 +110,7 @@ def test_fifty_failures_inside_one_tick_are_one_cut_and_the_window_recovers() ->
     cuts, window, now_seconds = 0, 64, 0.0
     for second in range(6):
         now_seconds = float(second)
-        verdict = law.step(window, congested(), Load(now_seconds, len(admission.windows["p"].marked)))
+        verdict = law.step(window, congested(), Load(now_seconds, marked=len(admission.windows["p"].marked)))
         cuts, window = cuts + (verdict.branch is Branch.CUT), verdict.after or 0
         marks = admission.resize({"p": window}, now_seconds)
         if second == 0:

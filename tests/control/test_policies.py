@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concur_batch.control.growth import Growth
+from concur_batch.control.governor import Governor
+from concur_batch.control.growth import Growth, Load
 from concur_batch.control.law import Branch, Law
-from concur_batch.control.policies import Aimd, Load, Verdict, make_policy
+from concur_batch.control.policies import Aimd, Verdict, make_policy
+from concur_batch.control.rules import Rules, make_rules
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap, Steady
 
@@ -60,7 +62,7 @@ def test_concur_as_published_is_exactly_the_law(periods: list[tuple[Sample, int,
         assert window is not None
         assert seen.usage is not None
         proposed, branch = law.step(window, seen.usage, seen.hit_rate)
-        verdict = policy.step(window, seen, Load(float(second), marked, waiting))
+        verdict = policy.step(window, seen, Load(float(second), marked=marked, waiting=waiting))
         assert (verdict.before, verdict.after, verdict.branch) == (window, min(50, max(1, proposed)), branch)
         window = verdict.after
 
@@ -128,16 +130,19 @@ def test_the_settings_reach_the_law_and_its_options() -> None:
         min_window=2,
         max_window=9,
         grow_only_when_binding=True,
+        grow_only_when_served=True,
         cut_cooldown_seconds=4.0,
         slow_start=True,
         remember_collapse=True,
     )
-    assert policy == Aimd(Law(3, 0.7, 0.1, 0.6, 0.3), 5, 2, 9, Growth(True, 4.0, True, True))
+    assert policy == Aimd(Law(3, 0.7, 0.1, 0.6, 0.3), 5, 2, 9, Growth(True, True, 4.0, True, True))
 
 
 def test_steady_is_the_published_law_with_every_option_on() -> None:
-    policy = make_policy(Steady(policy="steady"), agents=20)
-    assert policy == Aimd(Law(), 16, 1, 20, Growth(True, 5.0, True, True))
+    steady = Steady(policy="steady")
+    assert make_policy(steady, agents=20) == Aimd(Law(), 16, 1, 20, Growth(True, True, 5.0, True, True))
+    assert make_rules(steady) == Rules(resume_age_seconds=60.0, max_consecutive_pauses=2)
+    assert Governor(steady, ["p"], 20).readings_per_period == 4
 
 
 def test_more_agents_at_least_than_there_are() -> None:
