@@ -40,6 +40,8 @@ from tools_env.spec import Session, ToolResult
 
 # Above this many characters an observation is tokenized in a thread: 1,000 agents share one event loop.
 _INLINE_CHARACTERS = 500
+# Above this a first prompt is: there is one an agent, and what prompts begin with alike is tokenized once.
+_INLINE_PROMPT_CHARACTERS = 10_000
 # So often may pools go down under one generation before the agent counts as failed by the infrastructure.
 _MOST_DOWNS = 8
 
@@ -142,7 +144,11 @@ class Rollout:
         messages, tools = initial_messages(
             services.system, self.spec.prompt, services.specs, services.format, services.tokenizer.template
         )
-        self._transcript.start(messages, tools)
+        if len(self.spec.prompt) > _INLINE_PROMPT_CHARACTERS:
+            start = self._transcript.start
+            await asyncio.get_running_loop().run_in_executor(services.encoder, start, messages, tools)
+        else:
+            self._transcript.start(messages, tools)
         while True:
             ending = self._over_limit()
             if ending is not None:

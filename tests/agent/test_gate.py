@@ -45,6 +45,24 @@ async def test_an_agent_with_a_grant_tells_nobody() -> None:
     assert events == [Event("arrive", "a", 0, 50, traits)]
 
 
+async def test_an_agent_that_would_generate_twice_at_once_is_told_so() -> None:
+    """peers.md section 3 row 3: parallel generations that count as one undercount the load. Here there are none: of three
+    at once one goes on and two fail, before they can reach the engine; the one is counted."""
+    admission = Admission(Rules(), ["p"], granting=True)
+    gate, events = make()
+    admission.resize({"p": 2}, 0.0)
+    three = [asyncio.create_task(gate.enter("a", WISH, NO_TRAITS)) for _ in range(3)]
+    await asyncio.sleep(0)
+    gate.apply([permit for event in events for permit in admission.take(event, 0.0)])
+    results = await asyncio.gather(*three, return_exceptions=True)
+    assert [type(result) for result in results] == [Pass, RuntimeError, RuntimeError]
+    with pytest.raises(RuntimeError, match="a second generation"):
+        await gate.enter("a", WISH, NO_TRAITS)
+    assert (len(events), admission.places_held) == (1, 1)
+    gate.generated("a", 60)
+    assert (await gate.enter("a", WISH, NO_TRAITS)).pool == "p"  # its tools are done: the next turn
+
+
 async def test_an_older_permit_is_void() -> None:
     gate, _ = make()
     waiting = await entering(gate, "a")
