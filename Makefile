@@ -1,7 +1,7 @@
 # Every target works alone, in any order, and again: what is done already is not done twice.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test check format sglang-cpu bench-scale bench-control clean
+.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-control clean
 
 # The newest Python from 3.11 on that can make environments.
 PYTHON ?= $(shell for v in 3.13 3.12 3.11 3; do command -v python$$v >/dev/null && python$$v -c \
@@ -25,7 +25,7 @@ setup: .venv/.done  ## Install concur and its tools into .venv
 quickstart: setup  ## Run real agents with real tools on a simulated engine, in under a minute
 	@$(BIN)/concur run workloads/quickstart.yaml
 
-test: setup sglang-cpu  ## Every test that needs no GPU, the ones on a real SGLang on the CPU included
+test: setup sglang-cpu vllm-cpu  ## Every test that needs no GPU, the ones on a real SGLang and vLLM on the CPU included
 	@$(BIN)/pytest
 
 check: setup  ## Lint, format check and types
@@ -37,9 +37,12 @@ format: setup  ## Format the code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-# Without Python 3.11 there is no such build: exit code 3, which only CI takes for a failure.
+# Without Python 3.11, or for vLLM AVX-512, there is no such build: exit code 3, which only CI takes for a failure.
 sglang-cpu:  ## Build a real SGLang for the CPU and the SmolLM2-135M model
 	@bash scripts/sglang_cpu/build.sh || { code=$$?; [ $$code -eq 3 ] && [ -z "$(CI)" ] || exit $$code; }
+
+vllm-cpu:  ## Build a real vLLM for the CPU (needs AVX-512) and the same model
+	@bash scripts/vllm_cpu/build.sh || { code=$$?; [ $$code -eq 3 ] && [ -z "$(CI)" ] || exit $$code; }
 
 bench-scale: setup  ## 1,000 and 4,000 agents: turns/s, CPU a turn, memory; with and without a sandbox
 	@$(BIN)/python -m concur_batch.bench.scale
@@ -48,4 +51,4 @@ bench-control: setup  ## 10,000 agents: decisions/s in the core and through Ray,
 	@$(BIN)/python -m concur_batch.bench.control
 
 clean:  ## Remove what the targets made, but not the runs
-	rm -rf .venv .venv-sglang models .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-sglang .venv-vllm models .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -8,64 +8,38 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from ray.exceptions import ActorDiedError, RayError
+from ray.exceptions import ActorDiedError
 
-from concur_batch.agent.gate import Draining, Gate
-from concur_batch.agent.prompting import Format
+from concur_batch.agent.config import HostConfig
+from concur_batch.agent.gate import Draining
+from concur_batch.agent.link import Link
 from concur_batch.agent.rollout import Rollout
 from concur_batch.agent.services import Pool, Services
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tally import Tally
 from concur_batch.agent.tokenizer import load_tokenizer
 from concur_batch.agent.turnstile import Turnstile
-from concur_batch.control.member import Event, Permit
-from concur_batch.control.rules import Rules
-from concur_batch.engine.pools import PoolAddress
+from concur_batch.control.member import Permit
 from concur_batch.engine.sglang import SglangEngine
 from concur_batch.trace.encode import encode
 from concur_batch.trace.outbox import Outbox
-from concur_batch.workload.schema import Limits, Sampling, SandboxTools, SyntheticTools
+from concur_batch.workload.schema import SyntheticTools
 from tools_env.sandbox import SANDBOXES_PER_CORE, SandboxEnvironment
 from tools_env.spec import ToolEnvironment
 from tools_env.synthetic import SyntheticEnvironment
 
-_BEAT_SECONDS = 0.5
+__all__ = ["AgentHost", "HostConfig", "make_tools"]
+
 _LAG_PROBE_SECONDS = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class HostConfig:
-    """All that a host needs, as plain data. Directories lie in the run directory, which every node sees."""
-
-    run: str
-    name: str
-    started_at: float  # wall clock of the run's start, to align this process's monotonic clock with
-    pools: tuple[PoolAddress, ...]
-    request_seconds: float
-    retries: int
-    tokenizer_directory: Path
-    workspaces: Path
-    tools: SandboxTools | SyntheticTools
-    format: Format
-    system: str
-    sampling: Sampling
-    limits: Limits
-    attempts: int
-    context_tokens: int
-    seed: int
-    rules: Rules
-    kv_budget_tokens: int | None
-    deadline_seconds: float | None
-    hosts_on_node: int  # which share its sandboxes
 
 
 class AgentHost:
@@ -86,9 +60,7 @@ class AgentHost:
         self._endings: dict[str, int] = {}
         self._rewards: list[float] = []
         self._lags_seconds: list[float] = []
-        self._spent: dict[str, tuple[int, int, int]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._incarnation = 0
         self._addresses = {pool.name: pool.url for pool in config.pools}
         self._fatal: str | None = None
 
@@ -99,42 +71,26 @@ class AgentHost:
             pool.url: SglangEngine(pool.url, config.request_seconds, config.retries, pool.api_key)
             for pool in config.pools
         }
-        self._events: Outbox[Event] = Outbox(self._report)
         self._records: Outbox[bytes] = Outbox(self._commit)
-        self._gate = Gate(
-            self._events.put,
-            per_generation=config.rules.per_generation,
-            long_request_tokens=config.rules.long_request_tokens,
-        )
+        self._link = Link(config.name, self._controller, config.rules)
         self._pools = {
             pool.name: Pool(self._engines[pool.url], pool.dp_rank, pool.page_size, pool.tokens) for pool in config.pools
         }
         self._services = Services(
-            run=config.run,
+            config=config,
             pools=self._pools,
-            spend=self._spend,
+            spend=self._link.spend,
             tools=self._tools,
             specs=self._tools.specs(),
             tokenizer=self._tokenizer,
             encoder=self._encoder,
             turnstile=Turnstile(),
-            gate=self._gate,
+            gate=self._link.gate,
             records=self._records,
             clock=self._clock,
-            format=config.format,
-            system=config.system,
-            sampling=config.sampling,
-            limits=config.limits,
-            context_tokens=config.context_tokens,
-            kv_budget_tokens=config.kv_budget_tokens,
-            deadline_seconds=config.deadline_seconds,
-            keep_workspaces=isinstance(config.tools, SandboxTools) and config.tools.keep_workspaces,
-            host=config.name,
         )
-        self._background = [asyncio.create_task(self._beat()), asyncio.create_task(self._probe_lag())]
-        # Thousands of living coroutines make full collections slow, and there is next to nothing cyclic to collect.
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
+        self._background = [asyncio.create_task(self._link.keep_beating()), asyncio.create_task(self._probe_lag())]
+        favour_event_loop()
 
     async def run(self, specs: Sequence[AgentSpec]) -> None:
         """Run these agents to their ends, with all of it recorded. Several calls may be under way."""
@@ -142,12 +98,11 @@ class AgentHost:
         self._tasks |= {spec.agent_id: task for spec, task in zip(specs, tasks, strict=True)}
         await asyncio.gather(*tasks)
         await self._records.sent()
-        await self._events.sent()
+        await self._link.sent()
 
     async def permit(self, incarnation: int, permits: list[Permit]) -> None:
         """Take the controller's permits; those of one that has died since are void."""
-        if incarnation == self._incarnation:
-            self._gate.apply(permits)
+        self._link.permit(incarnation, permits)
 
     async def hang_up(self, pool: str) -> None:
         """A pool has not answered for long: its requests would wait for an answer that never comes."""
@@ -168,7 +123,7 @@ class AgentHost:
 
     async def drain(self) -> None:
         """Start no further turn; agents end after the turn they are in, with all of it recorded."""
-        self._gate.drain()
+        self._link.gate.drain()
 
     async def status(self) -> dict[str, Any]:
         """Sums over all agents so far, running ones included, for live views and the summary."""
@@ -190,7 +145,7 @@ class AgentHost:
         """Stop the background work and let go of engine and tools."""
         for task in self._background:
             task.cancel()
-        await self._events.close()
+        await self._link.close()
         await self._records.close()
         for engine in self._engines.values():
             await engine.close()
@@ -215,7 +170,7 @@ class AgentHost:
                 return
             last = attempt + 1 == spec.attempt + self._config.attempts
             final = last or ending.failure_class != "infrastructure"
-            if not final and self._gate.draining:
+            if not final and self._link.gate.draining:
                 self._count(rollout)
                 return
             number = self._records.put(encode("agents", {**row, "final": final}))
@@ -233,44 +188,12 @@ class AgentHost:
         for name in Tally.__slots__:
             self._totals[name] = self._totals.get(name, 0) + getattr(rollout.tally, name)
 
-    async def _report(self, events: list[Event]) -> None:
-        known = await self._controller.report.remote(self._config.name, events)
-        if not known:
-            await self._introduce()
-
-    async def _introduce(self) -> None:
-        """To a controller that does not know us: at first, or when it was restarted."""
-        self._incarnation = await self._controller.incarnation.remote()
-        census = self._gate.census()
-        await self._controller.introduce.remote(self._config.name, _this_actor(), census, self._incarnation)
-
     async def _commit(self, lines: list[bytes]) -> None:
         try:
             await self._recorder.commit.remote(b"".join(lines))
         except ActorDiedError as error:  # for good: one that restarts is only unavailable
             self._fatal = f"the recorder is gone: {error}"
             raise
-
-    async def _beat(self) -> None:
-        """Tell the controller what it records but need not know at once."""
-        while True:
-            beats, spent = self._gate.take_beats(), self._spent
-            self._spent = {}
-            try:
-                known = await self._controller.beat.remote(self._config.name, beats, spent)
-                if not known:
-                    await self._introduce()
-            except RayError:  # a controller that restarts; its successor asks for a census
-                await asyncio.sleep(_BEAT_SECONDS)
-            await asyncio.sleep(_BEAT_SECONDS)
-
-    def _spend(self, pool: str, input_tokens: int, device_hit_tokens: int, recomputed_tokens: int) -> None:
-        before = self._spent.get(pool, (0, 0, 0))
-        self._spent[pool] = (
-            before[0] + input_tokens,
-            before[1] + device_hit_tokens,
-            before[2] + recomputed_tokens,
-        )
 
     async def _probe_lag(self) -> None:
         """How late the event loop wakes a sleeper: above 100 ms, tool results and grants are handled late."""
@@ -298,12 +221,16 @@ def make_tools(config: HostConfig) -> ToolEnvironment:
     )
 
 
+def favour_event_loop() -> None:
+    """Set this process up for one event loop with thousands of agents, beside which other threads compute."""
+    # Thousands of living coroutines make full collections slow, and there is next to nothing cyclic to collect.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    # After each system call the loop waits so long for a thread that computes; by default 5 ms, some hundred times a
+    # turn of the loop.
+    sys.setswitchinterval(1e-4)
+
+
 def _give_way() -> None:
     """Lower the priority of the calling thread; on Linux, niceness is a thread's own."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-
-
-def _this_actor() -> Any:
-    import ray
-
-    return ray.get_runtime_context().current_actor

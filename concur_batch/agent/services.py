@@ -7,12 +7,12 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
+from concur_batch.agent.config import HostConfig
 from concur_batch.agent.gate import Gate
-from concur_batch.agent.prompting import Format
 from concur_batch.agent.tokenizer import Tokenizer
 from concur_batch.agent.turnstile import Turnstile
+from concur_batch.control.member import Spent
 from concur_batch.engine.protocol import Engine
-from concur_batch.workload.schema import Limits, Sampling
 from tools_env.spec import ToolEnvironment, ToolSpec
 
 
@@ -41,11 +41,11 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What every agent of a host shares."""
+    """What every agent of a host shares. `spend` takes what a turn in a pool has cost."""
 
-    run: str
+    config: HostConfig
     pools: Mapping[str, Pool]
-    spend: Callable[[str, int, int, int], None]  # pool; input, device hit and recomputed tokens of a turn
+    spend: Callable[[str, Spent], None]
     tools: ToolEnvironment
     specs: Sequence[ToolSpec]
     tokenizer: Tokenizer
@@ -54,12 +54,14 @@ class Services:
     gate: Gate
     records: Records
     clock: Callable[[], float]  # seconds since the run's start
-    format: Format
-    system: str
-    sampling: Sampling
-    limits: Limits
-    context_tokens: int  # the engine's or the workload's limit, whichever is smaller
-    kv_budget_tokens: int | None
-    deadline_seconds: float | None
-    keep_workspaces: bool
-    host: str
+
+    @property
+    def largest_tokens(self) -> int | None:
+        """The size of the largest pool; None where one does not tell its own."""
+        sizes = [pool.tokens for pool in self.pools.values() if pool.tokens is not None]
+        return max(sizes) if len(sizes) == len(self.pools) else None
+
+    def has_larger(self, pool: Pool) -> bool:
+        """Whether another pool may hold what this one cannot."""
+        largest_tokens = self.largest_tokens
+        return pool.tokens is not None and (largest_tokens is None or largest_tokens > pool.tokens)

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from concur_batch.agent.claim import longest_seconds
 from concur_batch.bench.agent import PlannedAgent, Row, make_agents
 from concur_batch.bench.plan import EnginePlan, Plan
+from concur_batch.bench.reading import make_reading
 from concur_batch.control.governor import Governor
-from concur_batch.control.member import Event, Permit, State
+from concur_batch.control.member import Event, Permit, Spent
 from concur_batch.engine.protocol import Reading
 from concur_batch.simulator.engine import Counters, EngineCore
 from concur_batch.simulator.request import Completion, RequestRejected
@@ -51,7 +53,7 @@ def simulate_batch(
 ) -> BatchResult:
     """Run these agents, all there from the start, to their ends. `shared_tokens` begin the prompt of every one.
 
-    An agent ends `finished`, or `oversized` when its engine can never take its next turn whole. Raises RuntimeError
+    An agent ends `finished`, or `oversized` when no engine can ever take its next turn whole. Raises RuntimeError
     where all agents have waited for an hour.
     """
     return _Batch(plans, control, engines, shared_tokens).run()
@@ -64,6 +66,7 @@ class _Batch:
         self._agents = make_agents(plans, shared_tokens)
         self._living = dict(self._agents)
         self._engines = engines
+        self._largest_tokens = max(engine.config.pool_tokens for engine in engines.values())
         self._cores = {name: EngineCore(engine.config, engine.cost) for name, engine in engines.items()}
         self._governor = Governor(control, list(engines), len(self._agents))
         self._reading_seconds = control.period_seconds / self._governor.readings_per_period
@@ -116,13 +119,14 @@ class _Batch:
     # Agents
 
     def _ask(self, agent: PlannedAgent) -> None:
-        """At a boundary: generate where a permit says so, else ask once and wait."""
-        asked = agent.asks(self._governor.admission.rules)
-        if asked is None:
+        """At a boundary: generate where its leave is enough, else ask once and wait."""
+        pool = agent.claim.pool
+        outgrown = pool is not None and agent.prompt_tokens >= self._pool_tokens(pool) and self._may_move(agent, pool)
+        event = agent.claim.asks(agent.wish(outgrown=outgrown), self._governor.admission.rules, self._now_seconds)
+        if event is None:
             self._generate(agent)
         else:
-            agent.begin_wait(asked, self._now_seconds)
-            self._send(Event(asked, agent.name, agent.epoch, agent.prompt_tokens))
+            self._send(event)
 
     def _send(self, event: Event) -> None:
         self._permits += self._governor.admission.take(event, self._now_seconds)
@@ -132,64 +136,91 @@ class _Batch:
         while self._permits:
             permit = self._permits.popleft()
             agent = self._living.get(permit.agent)
-            if agent is not None and agent.take(permit, self._now_seconds):
+            if agent is None:
+                continue
+            event = agent.claim.takes(permit, self._now_seconds)
+            if event is not None:
+                self._send(event)
+            elif agent.claim.waits and agent.claim.allowed:
                 self._generate(agent)
 
     def _generate(self, agent: PlannedAgent) -> None:
-        self._enter_state(agent, State.ACTIVE)
+        pool = agent.passes(self._now_seconds)
+        self._changed[agent.name] = agent
         self._last_start_seconds = self._now_seconds
-        if agent.pool not in self._cores:
+        if pool not in self._cores:
             self._find_down(agent)
             return
         try:
-            self._cores[agent.pool].submit(agent.request(), self._now_seconds)
+            self._cores[pool].submit(agent.request(), self._now_seconds)
         except RequestRejected:
-            self._end(agent, "oversized")
+            self._find_small(agent, pool)
         else:
             self._in_flight[agent.rid] = agent
 
     def _complete(self, pool: str, completion: Completion) -> None:
         agent = self._in_flight.pop(completion.rid)
         turn = agent.turn
-        recomputed_tokens = agent.account(completion, self._engines[pool].config.page_size)
-        self._governor.spent(pool, completion.prompt_tokens, completion.cached_tokens, recomputed_tokens)
+        recomputed_tokens = agent.recomputed_tokens(completion, self._engines[pool].config.page_size)
+        taken_seconds = self._now_seconds - agent.claim.since_seconds
+        spent = Spent(completion.prompt_tokens, completion.cached_tokens, recomputed_tokens, taken_seconds)
+        self._governor.spent(pool, spent)
         assert completion.scheduled_seconds is not None, "a request that ended has been scheduled"
         self._scheduled.append((completion.scheduled_seconds, completion.rid))
-        if completion.completion_tokens < turn.output_tokens:  # the pool had no room for more
+        cut = completion.completion_tokens < turn.output_tokens  # the pool had no room for more
+        if cut and self._may_move(agent, pool):
+            self._find_small(agent, pool)
+            return
+        agent.account(completion, recomputed_tokens)
+        if cut:
             self._end(agent, "oversized")
         elif agent.row["turns"] == len(agent.plan.turns):
             self._end(agent, "finished")
         else:
             agent.begin_tool()
-            self._enter_state(agent, State.TOOL_WAIT)
             self._at(self._now_seconds + turn.tool_seconds, partial(self._ask, agent))
-            if self._governor.admission.rules.per_generation:
-                self._send(Event("yield", agent.name, agent.epoch))
+            self._changed[agent.name] = agent
+            event = agent.claim.generated(agent.context_tokens, self._governor.admission.rules, self._now_seconds)
+            if event is not None:
+                self._send(event)
 
     def _end(self, agent: PlannedAgent, status: str) -> None:
         agent.row |= {"status": status, "ended_seconds": self._now_seconds}
         del self._living[agent.name]
         self._send(Event("release", agent.name))
 
-    def _enter_state(self, agent: PlannedAgent, state: State) -> None:
-        agent.state = state
-        self._changed[agent.name] = agent
+    def _may_move(self, agent: PlannedAgent, pool: str) -> bool:
+        """Whether a pool that is too small for its generation is not the largest, which may hold it."""
+        return self._pool_tokens(pool) < self._largest_tokens and agent.prompt_tokens < self._largest_tokens
+
+    def _find_small(self, agent: PlannedAgent, pool: str) -> None:
+        """Its pool cannot hold it: it asks for a larger one, or ends."""
+        if not self._may_move(agent, pool):
+            self._end(agent, "oversized")
+            return
+        agent.refused_tokens = self._pool_tokens(pool)
+        agent.claim.refuse("large")
+        # Control knows the sizes of the pools once a period has ended; before, it may give leave for this one again.
+        self._at(self._now_seconds + self._governor.control.period_seconds, partial(self._ask, agent))
+
+    def _find_down(self, agent: PlannedAgent) -> None:
+        agent.claim.refuse("down")
+        self._at(self._now_seconds, partial(self._ask, agent))
+
+    def _pool_tokens(self, pool: str) -> int:
+        return self._engines[pool].config.pool_tokens
 
     # Engines
 
     def _stop(self, pool: str) -> None:
         del self._cores[pool]
-        for agent in [agent for agent in self._in_flight.values() if agent.pool == pool]:
+        for agent in [agent for agent in self._in_flight.values() if agent.claim.pool == pool]:
             del self._in_flight[agent.rid]
             self._find_down(agent)
 
     def _restart(self, pool: str) -> None:
         engine = self._engines[pool]
         self._cores[pool] = EngineCore(engine.config, engine.cost)
-
-    def _find_down(self, agent: PlannedAgent) -> None:
-        agent.down = True
-        self._at(self._now_seconds, partial(self._ask, agent))
 
     # Control
 
@@ -203,36 +234,18 @@ class _Batch:
         self._at((number + 1) * self._reading_seconds, partial(self._read, number + 1))
 
     def _end_period(self) -> None:
-        holding = [agent for name, agent in self._changed.items() if name in self._living and not agent.waits]
+        beats = [agent.claim.beat() for name, agent in self._changed.items() if name in self._living]
         self._changed.clear()
-        self._governor.admission.beat([agent.beat() for agent in holding], self._now_seconds)
+        self._governor.admission.beat([beat for beat in beats if beat is not None], self._now_seconds)
+        claims = [agent.claim for agent in self._in_flight.values()]
+        for pool, seconds in longest_seconds(claims, self._now_seconds).items():
+            self._governor.spent(pool, Spent(longest_seconds=seconds))
         permits, rows = self._governor.period(self._readings, self._now_seconds)
         self._readings = {name: [] for name in self._engines}
         self._permits += permits
         self._control_rows += rows
 
     def _check_progress(self) -> None:
-        waits = all(agent.waits for agent in self._living.values())
+        waits = all(agent.claim.waits for agent in self._living.values())
         if waits and self._now_seconds - self._last_start_seconds > _DEADLOCK_SECONDS:
             raise RuntimeError(f"{len(self._living)} agents wait and nobody goes on at {self._now_seconds} s")
-
-
-def make_reading(counters: Counters, now_seconds: float) -> Reading:
-    """An engine's counters as one of its readings, as fresh as can be."""
-    return Reading(
-        at_seconds=now_seconds,
-        stamp_seconds=now_seconds,
-        pool_tokens=counters.max_total,
-        locked_tokens=counters.kv_used,
-        evictable_tokens=counters.kv_evictable,
-        running_requests=counters.running,
-        waiting_requests=counters.waiting,
-        input_tokens_total=counters.prefill_input,
-        device_hit_tokens_total=counters.prefill_device_hit,
-        host_hit_tokens_total=counters.prefill_host_hit,
-        storage_hit_tokens_total=counters.prefill_storage_hit,
-        computed_tokens_total=counters.prefill_compute,
-        decoded_tokens_total=counters.decode,
-        evicted_tokens_total=counters.evicted,
-        retractions_total=counters.retracted_requests,
-    )

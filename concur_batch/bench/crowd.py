@@ -78,7 +78,7 @@ def drive(agents: int, turns: int, window: int, order: Order, clock: Clock) -> A
 class _Crowd:
     def __init__(self, agents: int, turns: int, window: int, order: Order, clock: Clock) -> None:
         growth = {"alpha": max(1, window // 5), "initial_window": window, "max_window": window}
-        self._governor = Governor(Concur.model_validate({"policy": "concur", **growth, **order.control}), "0", agents)
+        self._governor = Governor(Concur.model_validate({"policy": "concur", **growth, **order.control}), ["0"], agents)
         self._turns = turns
         self._order = order
         self._clock = clock

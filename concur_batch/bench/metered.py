@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from concur_batch.agent.gate import Gate, Wish
+from concur_batch.agent.claim import Wish
+from concur_batch.agent.link import Link
 from concur_batch.control.controller import Controller, ControllerConfig
-from concur_batch.control.member import NO_TRAITS, Beat, Event, Permit
-from concur_batch.trace.outbox import Outbox
+from concur_batch.control.member import NO_TRAITS, Beat, Event, Permit, Spent
+from concur_batch.control.rules import Rules
 
 _SAMPLE_SECONDS = 0.1
 
@@ -35,7 +36,7 @@ class MeteredController(Controller):
         self._counts.update(event.kind for event in events)
         return await super().report(host, events)
 
-    async def beat(self, host: str, beats: list[Beat], spent: Mapping[str, tuple[int, int, int]]) -> bool:
+    async def beat(self, host: str, beats: list[Beat], spent: Mapping[str, Spent]) -> bool:
         """Count the call and the agents in it, and take them."""
         self._counts["beats"] += 1
         self._counts["beaten"] += len(beats)
@@ -81,73 +82,55 @@ class HostAccount:
 
 
 class CrowdHost:
-    """Agents that only wait, behind the gate and the outbox of a real host."""
+    """Agents that only wait, behind the gate and the link of a real host, which sends no beats here."""
 
     def __init__(self, name: str, controller: Any) -> None:
         self._name = name
         self._controller = controller
         self._account = HostAccount()
         self._asked: dict[str, float] = {}  # agents without a permit, and when they asked
-        self._put = self._acknowledged = 0
 
     async def open(self) -> None:
         """Make the host known to the controller."""
-        self._events: Outbox[Event] = Outbox(self._report)
-        self._gate = Gate(self._queue)
-        await self._introduce()
+        self._link = Link(self._name, self._controller, Rules())
+        await self._link.introduce()
 
     async def permit(self, incarnation: int, permits: list[Permit]) -> None:
-        """Take the controller's permits; there is only one controller."""
+        """Take the controller's permits."""
         now = time.monotonic()
         for permit in permits:
             asked = self._asked.pop(permit.agent, None) if permit.allowed else None
             if asked is not None:
                 self._account.report_seconds.append(now - asked)
                 self._account.granted_seconds.append(now)
-        self._gate.apply(permits)
+        self._link.permit(incarnation, permits)
 
     async def run(self, load: Load, numbers: Sequence[int], start: float) -> HostAccount:
         """Run the agents of these numbers from the monotonic moment `start` on."""
         self._account = HostAccount()
         sampler = asyncio.create_task(self._sample())
         await asyncio.gather(*(self._agent(load, number, start) for number in numbers))
-        await self._events.sent()
+        await self._link.sent()
         sampler.cancel()
         return self._account
 
     async def _agent(self, load: Load, number: int, start: float) -> None:
-        pace = 0.5 + number * 7919 % 1009 / 1008
+        gate, pace = self._link.gate, 0.5 + number * 7919 % 1009 / 1008
         late = 0.0 if load.arrivals_per_second is None else number / load.arrivals_per_second
         await asyncio.sleep(max(0.0, start + late - time.monotonic()))
         agent = f"{load.name}{number:06d}"
         self._asked[agent] = time.monotonic()
         for turn in range(load.turns):
-            await self._gate.enter(agent, Wish(100 * (turn + 1), 100), NO_TRAITS)
+            await gate.enter(agent, Wish(100 * (turn + 1), 100), NO_TRAITS)
             await asyncio.sleep(pace * load.generation_seconds)
-            self._gate.generated(agent, 100 * (turn + 1))
+            gate.generated(agent, 100 * (turn + 1))
             await asyncio.sleep(pace * load.tool_seconds)
         self._account.freed_seconds.append(time.monotonic())
-        self._gate.leave(agent)
-
-    def _queue(self, event: Event) -> None:
-        self._put = self._events.put(event)
-
-    async def _report(self, events: list[Event]) -> None:
-        if not await self._controller.report.remote(self._name, events):
-            await self._introduce()
-        self._acknowledged += len(events)
-
-    async def _introduce(self) -> None:
-        import ray
-
-        this = ray.get_runtime_context().current_actor
-        incarnation = await self._controller.incarnation.remote()
-        await self._controller.introduce.remote(self._name, this, self._gate.census(), incarnation)
+        gate.leave(agent)
 
     async def _sample(self) -> None:
         while True:
-            unacknowledged = self._put - self._acknowledged
-            self._account.samples.append((time.monotonic(), len(self._asked), unacknowledged))
+            self._account.samples.append((time.monotonic(), len(self._asked), self._link.unacknowledged))
             await asyncio.sleep(_SAMPLE_SECONDS)
 
 

@@ -108,15 +108,16 @@ class Admission:
         # Only whom no free place was found for is let in beyond the window; others then pay for it.
         return permits + self._end_long_pauses() + self._settle()
 
-    def suspect(self, pool: str) -> None:
+    def suspect(self, pool: str, now_seconds: float) -> None:
         """The pool may not answer: let nobody in until it is known to."""
-        self.windows[pool].closed = True
+        window = self.windows[pool]
+        window.closed, window.closed_at_seconds = True, now_seconds
 
     def close(self, pool: str, now_seconds: float) -> list[Permit]:
         """The pool does not answer: its agents give up their places there and may go on elsewhere."""
         self._now_seconds = now_seconds
         window = self.windows[pool]
-        window.closed = True
+        window.closed, window.closed_at_seconds = True, now_seconds
         permits = [self._set_adrift(window, agent) for agent in list(window.holders)]
         self._displace()
         return permits + self._settle()
@@ -125,12 +126,15 @@ class Admission:
         """The pool answers again."""
         self._now_seconds = now_seconds
         self.windows[pool].closed = False
+        self._restart_pauses()
         return self._settle()
 
     def suspend(self, suspended: bool, now_seconds: float) -> list[Permit]:
         """Pause everybody at their next boundary, or let them go on."""
         self._now_seconds = now_seconds
         self.suspended = suspended
+        if not suspended:
+            self._restart_pauses()
         return self._settle()
 
     def restore(self, members: Iterable[Membership], now_seconds: float) -> list[Permit]:
@@ -213,8 +217,8 @@ class Admission:
             return
         window = self.windows[member.pool or ""]
         if event.kind == "down":
-            self.suspect(window.name)
-        member.pauses_in_a_row += event.agent in window.marked
+            self.suspect(window.name, self._now_seconds)
+        member.pauses_in_a_row += event.agent in window.marked and not self.suspended
         self._vacate(event.agent, member)
         member.context_tokens = event.context_tokens
         window.moves.paused += 1
@@ -227,7 +231,7 @@ class Admission:
         self._tickets += 1
         member.ticket = self._tickets
         self._enter_state(member, state)
-        self._queue_of(member).add(agent, member)
+        self._queue_of(member).add({agent: member})
 
     def _queue_of(self, member: Member) -> Queue:
         if not member.admitted:
@@ -240,17 +244,22 @@ class Admission:
         window.enter(agent, member)
         self._held[member.traits.group] += 1
 
+    def _unseat(self, member: Member) -> None:
+        self._held[member.traits.group] -= 1
+        for queue in (self._pending, self._displaced, *(window.paused for window in self.windows.values())):
+            queue.touch(member.traits.group)
+
     def _vacate(self, agent: str, member: Member) -> Member | None:
         """Take the agent's place back; None if it has none and is not adrift."""
         window = self._place_of(agent, member)
         if window is None:
             return None
         if agent in window.holders:
-            self._held[member.traits.group] -= 1
+            self._unseat(member)
         return window.leave(agent)
 
     def _set_adrift(self, window: Window, agent: str) -> Permit:
-        self._held[window.holders[agent].traits.group] -= 1
+        self._unseat(window.holders[agent])
         window.set_adrift(agent)
         return self._permit(agent, window, allowed=False)
 
@@ -280,8 +289,15 @@ class Admission:
                 ]
         return permits
 
+    def _restart_pauses(self) -> None:
+        """No rule bounds the time for which nobody could go on: it counts as no pause."""
+        for member in self._members.values():
+            if member.state is State.PAUSED:
+                member.since_seconds = self._now_seconds
+
     def _end_long_pauses(self) -> list[Permit]:
-        """Let those go on that have been paused too long, whether there is a place or not."""
+        """Let those go on that have been paused too long, without a free place, as long as another can be paused for
+        each."""
         permits: list[Permit] = []
         if (most := self.rules.longest_pause_seconds) is not None and not self.suspended:
             waiting = [(agent, member) for agent, member in self._members.items() if member.state is State.PAUSED]
@@ -289,8 +305,8 @@ class Admission:
                 if self._now_seconds - member.since_seconds < most:
                     continue
                 home = None if member.pool is None else self.windows[member.pool]
-                window = home if home is not None and not home.closed else self._roomiest(full=True)
-                if window is not None:
+                window = home if home is not None and not home.closed else self._roomiest(member, full=True)
+                if window is not None and window.can_pay():
                     member.forced = True
                     window.moves.forced += 1
                     permits.append(self._admit(agent, member, window))
@@ -298,15 +314,16 @@ class Admission:
 
     def _displace(self) -> None:
         """Let paused agents whose prefix is gone resume anywhere."""
+        moving = {}
         for window in self.windows.values():
             for agent in [agent for agent in window.paused if self._may_move(self._members[agent], window)]:
-                member = self._members[agent]
+                moving[agent] = member = self._members[agent]
                 window.paused.remove(agent, member)
                 member.pool = None
-                self._displaced.add(agent, member)
+        self._displaced.add(moving)
 
     def _may_move(self, member: Member, window: Window) -> bool:
-        return len(self.windows) > 1 and window.prefix_gone(member)
+        return len(self.windows) > 1 and (window.prefix_gone(member) or not window.holds(member))
 
     def _settle(self) -> list[Permit]:
         """Bring marks and places in line with the capacities."""
@@ -348,24 +365,28 @@ class Admission:
         for window in self.windows.values():
             if window.open and window.name not in blocked and (found := window.paused.next(self._now_seconds)):
                 candidates.append((*found, window))
-        roomiest = self._roomiest(blocked=blocked)
-        if roomiest is not None:
+        if any(window.open and window.name not in blocked for window in self.windows.values()):
             for queue in (self._displaced, self._pending):
                 if (found := queue.next(self._now_seconds)) is not None:
-                    candidates.append((*found, roomiest))
+                    roomiest = self._roomiest(self._members[found[1]], blocked=blocked)
+                    if roomiest is not None:
+                        candidates.append((*found, roomiest))
         best = min(candidates, key=lambda candidate: candidate[0], default=None)
         return None if best is None else (best[1], best[2])
 
-    def _roomiest(self, *, full: bool = False, blocked: Iterable[str] = ()) -> Window | None:
+    def _roomiest(self, member: Member, *, full: bool = False, blocked: Iterable[str] = ()) -> Window | None:
         """The open pool with the most free places, or the fewest holders where nothing bounds them.
 
-        With `full`, a pool without a free place counts too, as long as it answers.
+        With `full`, a pool without a free place counts too, as long as it answers. A pool that is smaller than the
+        agent's history is out of the question, unless all are: its host knows what to do then.
         """
         windows = [
             window
             for window in self.windows.values()
             if window.name not in blocked and (window.open or (full and not window.closed))
         ]
+        if any(window.holds(member) for window in self.windows.values()):
+            windows = [window for window in windows if window.holds(member)]
         return max(
             windows, key=lambda window: -len(window.holders) if window.free is None else window.free, default=None
         )

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from concur_batch.control.gauges import Answers, Gauges
+from concur_batch.control.gauges import PATIENCE_SECONDS, Answers, Gauges
 from concur_batch.control.governor import Governor
-from concur_batch.control.member import Beat, Event, Membership, Permit, State
+from concur_batch.control.member import Beat, Event, Membership, Permit, Spent, State
 from concur_batch.control.orders import Orders, read_orders, write_orders
 from concur_batch.control.overview import overview
 from concur_batch.engine.pools import PoolAddress
@@ -65,7 +65,7 @@ class Controller:
         self._pool_tokens = {pool.name: pool.tokens for pool in config.pools}
         self._offset = time.monotonic() - (time.time() - config.started_at)
         self._incarnation = time.time_ns()
-        self._silent: set[str] = set()
+        self._gone: set[str] = set()
         self._loop: asyncio.Task[None] | None = None
         self._begun = asyncio.Event()
 
@@ -113,10 +113,10 @@ class Controller:
         self._push(permits)
         return True
 
-    async def beat(self, host: str, beats: list[Beat], spent: Mapping[str, tuple[int, int, int]]) -> bool:
-        """What agents with a place do, and the tokens of the turns that ended (see `Governor.spent`)."""
+    async def beat(self, host: str, beats: list[Beat], spent: Mapping[str, Spent]) -> bool:
+        """What agents with a place do, and what the turns that ended have spent, by pool."""
         for pool, tokens in spent.items():
-            self._governor.spent(pool, *tokens)
+            self._governor.spent(pool, tokens)
         if host not in self._hosts:
             return False
         self._governor.admission.beat(beats, self._now())
@@ -142,7 +142,7 @@ class Controller:
         after = changed(before, settings)
         lines = differences(before, after)
         if lines:
-            self._keep(Orders(after, self._governor.admission.suspended))
+            await self._keep(Orders(after, self._governor.admission.suspended))
             await self.change(after, "; ".join(lines))
         return lines
 
@@ -151,7 +151,7 @@ class Controller:
         where that cannot be kept: nothing changes then."""
         if suspended is self._governor.admission.suspended:
             return False
-        self._keep(Orders(self._governor.control, suspended))
+        await self._keep(Orders(self._governor.control, suspended))
         self._governor.note("paused" if suspended else "resumed")
         self._push(self._governor.admission.suspend(suspended, self._now()))
         return True
@@ -186,6 +186,7 @@ class Controller:
             "window": None if None in capacities else sum(capacity or 0 for capacity in capacities),
             "pools": self._governor.last_rows,
             "silent_pools": self._governor.silent(),
+            "drifts": self._governor.drifts(),
             "suspended": admission.suspended,
             "problem": repr(self._loop.exception()) if ended and self._loop is not None else None,
             "places_held": admission.places_held,
@@ -205,9 +206,9 @@ class Controller:
             await self._records.close()
             await self._gauges.close()
 
-    def _keep(self, orders: Orders) -> None:
+    async def _keep(self, orders: Orders) -> None:
         if self._config.orders is not None:
-            write_orders(self._config.orders, orders)
+            await asyncio.to_thread(write_orders, self._config.orders, orders)
 
     async def _ask(self, method: str, *arguments: Any) -> dict[str, Any]:
         """Every host's answer, None for one that gives none."""
@@ -247,7 +248,7 @@ class Controller:
             for _ in range(count):
                 next_seconds = max(next_seconds + self._governor.control.period_seconds / count, time.monotonic())
                 await asyncio.sleep(next_seconds - time.monotonic())
-                answers.append(await self._read())
+                answers.append(await self._read(self._governor.control.period_seconds / count))
             if time.monotonic() - opened > _INTRODUCTION_SECONDS:
                 self._begin()
             if self._governor.admission.granting:
@@ -256,9 +257,9 @@ class Controller:
     async def _commit(self, lines: list[bytes]) -> None:
         await self._recorder.commit.remote(b"".join(lines))
 
-    async def _read(self) -> Answers:
+    async def _read(self, within_seconds: float = PATIENCE_SECONDS) -> Answers:
         windows = self._governor.admission.windows
-        return await self._gauges.read([name for name, window in windows.items() if window.closed])
+        return await self._gauges.read([name for name, window in windows.items() if window.closed], within_seconds)
 
     def _period(self, answers: Sequence[Answers]) -> None:
         """One control period: samples, verdicts, permits, record."""
@@ -266,7 +267,8 @@ class Controller:
         for answer in answers:
             for pool, reading in answer.readings.items():
                 readings[pool].append(reading)
-        permits, rows = self._governor.period(readings, self._now(), answers[-1].awaited)
+        late = frozenset.intersection(*(answer.late for answer in answers))  # in the others the question has failed
+        permits, rows = self._governor.period(readings, self._now(), late)
         self._push(permits)
         for row in rows:
             self._records.put(encode("control", row))
@@ -275,11 +277,11 @@ class Controller:
                 self._pool_tokens[pool] = tokens
                 for host in self._hosts.values():
                     host.resize_pool.remote(pool, tokens)
-        silent = set(self._governor.silent())
-        for pool in silent - self._silent:
+        gone = {names[0] for names in self._gauges.replicas(self._governor.silent())}
+        for pool in gone - self._gone:
             for host in self._hosts.values():
                 host.hang_up.remote(pool)
-        self._silent = silent
+        self._gone = gone
 
 
 def _named_actor(name: str) -> Any:

@@ -11,15 +11,15 @@ from concur_batch.engine.protocol import EngineError, Reading
 from concur_batch.engine.sglang import SglangEngine
 
 # An engine that takes longer is not waited for: the other pools' control must not stand still.
-_PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """A reading of every pool that has answered, and the pools whose answer may still come."""
+    """A reading of every pool that has answered, and the pools whose answer may still come: they are late."""
 
     readings: dict[str, Reading]
-    awaited: frozenset[str]
+    late: frozenset[str]
 
 
 class Gauges:
@@ -32,13 +32,13 @@ class Gauges:
         self._engines = {pool.url: SglangEngine(pool.url, 10, 0, pool.api_key) for pool in pools}
         self._asked: dict[str, asyncio.Task[dict[int, Reading]]] = {}
 
-    async def read(self, closed: Collection[str]) -> Answers:
+    async def read(self, closed: Collection[str], within_seconds: float = PATIENCE_SECONDS) -> Answers:
         """Ask every server, or wait on for the answer to the last question; those `closed` must take requests again
-        before they count."""
+        before they count. A question fails when the client's patience with it ends."""
         doubted = {pool.url for pool in self._pools if pool.name in closed}
         for url in self._engines.keys() - self._asked.keys():
             self._asked[url] = asyncio.create_task(self._read_replica(url, doubted=url in doubted))
-        await asyncio.wait(self._asked.values(), timeout=_PATIENCE_SECONDS)
+        await asyncio.wait(self._asked.values(), timeout=min(PATIENCE_SECONDS, within_seconds))
         answers = {url: task.result() for url, task in self._asked.items() if task.done()}
         self._asked = {url: task for url, task in self._asked.items() if url not in answers}
         found = {pool.name: answers.get(pool.url, {}).get(pool.rank) for pool in self._pools}
@@ -46,6 +46,13 @@ class Gauges:
             {name: reading for name, reading in found.items() if reading is not None},
             frozenset(pool.name for pool in self._pools if pool.url in self._asked),
         )
+
+    def replicas(self, pools: Collection[str]) -> list[list[str]]:
+        """Of these pools, those that make up whole servers, by server."""
+        by_url: dict[str, list[str]] = {}
+        for pool in self._pools:
+            by_url.setdefault(pool.url, []).append(pool.name)
+        return [names for names in by_url.values() if set(names) <= set(pools)]
 
     async def close(self) -> None:
         """Let go of the engines."""

@@ -5,6 +5,7 @@ The whole of control but its I/O. The Ray controller and the simulated batch dri
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +14,11 @@ from typing import Any
 from concur_batch.control.admission import Admission
 from concur_batch.control.growth import Load
 from concur_batch.control.law import Branch
-from concur_batch.control.member import Permit, State
+from concur_batch.control.member import NOTHING_SPENT, Permit, Spent, State
 from concur_batch.control.policies import Policy, Verdict, make_policy
 from concur_batch.control.rules import make_rules
 from concur_batch.control.window import Moves, Window
-from concur_batch.engine.drift import DriftMeter
+from concur_batch.engine.drift import LAG_PERIODS, DriftMeter
 from concur_batch.engine.protocol import Reading
 from concur_batch.engine.signals import Sample, Sampler
 from concur_batch.report.phases import PhaseTracker
@@ -32,20 +33,6 @@ Row = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Spent:
-    """Prompt tokens of the turns that ended in a pool since the last period, as their requests tell."""
-
-    input_tokens: int = 0
-    device_hit_tokens: int = 0
-    recomputed_tokens: int = 0
-
-    def add(self, input_tokens: int, device_hit_tokens: int, recomputed_tokens: int) -> None:
-        self.input_tokens += input_tokens
-        self.device_hit_tokens += device_hit_tokens
-        self.recomputed_tokens += recomputed_tokens
-
-
-@dataclass(slots=True)
 class _Pool:
     """What one KV pool's periods are made of."""
 
@@ -53,8 +40,9 @@ class _Pool:
     policy: Policy
     phases: PhaseTracker = field(default_factory=PhaseTracker)
     drift: DriftMeter = field(default_factory=DriftMeter)
-    spent: Spent = field(default_factory=Spent)
+    spent: Spent = NOTHING_SPENT  # since the last period
     silent_periods: int = 0
+    drift_note: str = ""
 
 
 class Governor:
@@ -80,9 +68,9 @@ class Governor:
         capacities = {name: pool.policy.start(len(windows[name].holders)) for name, pool in self._pools.items()}
         return self.admission.resize(capacities, now_seconds)
 
-    def spent(self, pool: str, input_tokens: int, device_hit_tokens: int, recomputed_tokens: int) -> None:
+    def spent(self, pool: str, spent: Spent) -> None:
         """Account for turns that have ended in a pool."""
-        self._pools[pool].spent.add(input_tokens, device_hit_tokens, recomputed_tokens)
+        self._pools[pool].spent = self._pools[pool].spent.plus(spent)
 
     def note(self, change: str) -> None:
         """Put a change of the run's operation on record, in the next period's rows."""
@@ -105,18 +93,26 @@ class Governor:
         """The pools that have not answered for several periods."""
         return [name for name, pool in self._pools.items() if pool.silent_periods >= SILENT_PERIODS]
 
+    def drifts(self) -> dict[str, str]:
+        """Where the engine's counters do not agree with what the requests tell, by pool: how."""
+        return {name: pool.drift_note for name, pool in self._pools.items() if pool.drift_note}
+
     def period(
-        self, readings: Mapping[str, Sequence[Reading]], now_seconds: float, awaited: Collection[str] = ()
+        self, readings: Mapping[str, Sequence[Reading]], now_seconds: float, late: Collection[str] = ()
     ) -> tuple[list[Permit], list[Row]]:
         """End a control period: the readings taken in it, by pool, oldest first; none where a pool did not answer.
 
-        The `awaited` pools are late with an answer that may still come: no sample, and no sign that they are gone.
+        Of those, the `late` ones have been asked and may still answer: no sample, and no sign yet that they are gone.
         """
         permits: list[Permit] = []
         samples: dict[str, Sample] = {}
         for name, pool in self._pools.items():
-            samples[name] = pool.sampler.sample(list(readings.get(name, ())), now_seconds)
-            permits += self._judge(name, pool, samples[name], now_seconds, awaited)
+            taken = list(readings.get(name, ()))
+            samples[name] = pool.sampler.sample(taken, now_seconds)
+            if taken:
+                permits += self._hear(name, pool, samples[name], taken[-1].at_seconds, now_seconds)
+            elif name not in late:
+                permits += self._miss(name, pool, now_seconds)
         verdicts = {name: self._verdict(name, pool, samples[name], now_seconds) for name, pool in self._pools.items()}
         permits += self.admission.resize({name: verdict.after for name, verdict in verdicts.items()}, now_seconds)
         counts = Counter((member.pool, member.state) for _, member in self.admission.members())
@@ -130,21 +126,20 @@ class Governor:
         self._changes.clear()
         return permits, rows
 
-    def _judge(
-        self, name: str, pool: _Pool, sample: Sample, now_seconds: float, awaited: Collection[str]
-    ) -> list[Permit]:
-        """The circuit breaker, and what a sample says of the pool's cache."""
+    def _miss(self, name: str, pool: _Pool, now_seconds: float) -> list[Permit]:
+        """The circuit breaker: a pool that is silent for too long is taken for gone."""
+        pool.silent_periods += 1
+        return self.admission.close(name, now_seconds) if pool.silent_periods == SILENT_PERIODS else []
+
+    def _hear(self, name: str, pool: _Pool, sample: Sample, read_at_seconds: float, now_seconds: float) -> list[Permit]:
+        """What a sample says of the pool's cache; and the pool is there, if the reading was begun after any doubt."""
         window = self.admission.windows[name]
-        if not sample.answered:
-            if name in awaited:
-                return []
-            pool.silent_periods += 1
-            return self.admission.close(name, now_seconds) if pool.silent_periods == SILENT_PERIODS else []
         pool.silent_periods = 0
         window.pool_tokens = sample.pool_tokens
         # A restarted engine has lost every prefix.
         window.evicted_tokens += (sample.pool_tokens or 0) if sample.restarted else (sample.evicted_tokens or 0)
-        return self.admission.reopen(name, now_seconds) if window.closed else []
+        doubted = window.closed and window.closed_at_seconds < read_at_seconds
+        return self.admission.reopen(name, now_seconds) if doubted else []
 
     def _verdict(self, name: str, pool: _Pool, sample: Sample, now_seconds: float) -> Verdict:
         window = self.admission.windows[name]
@@ -155,14 +150,19 @@ class Governor:
         load = Load(now_seconds, generating, marked=len(window.marked), waiting=waiting)
         return pool.policy.step(window.capacity, sample, load)
 
+    def _lag_periods(self, spent: Spent) -> int:
+        """From a prompt's prefill to the beat that tells of its turn, at most."""
+        return math.ceil(spent.longest_seconds / self.control.period_seconds) + LAG_PERIODS
+
     def _row(
         self, name: str, pool: _Pool, sample: Sample, verdict: Verdict, counts: Counter[State], now_seconds: float
     ) -> Row:
         window = self.admission.windows[name]
         moves, window.moves = window.moves, Moves()
-        spent, pool.spent = pool.spent, Spent()
-        pool.drift.add(sample, spent.input_tokens, spent.device_hit_tokens)
+        spent, pool.spent = pool.spent, NOTHING_SPENT
+        pool.drift.add(sample, spent.input_tokens, spent.device_hit_tokens, self._lag_periods(spent))
         drift = pool.drift.drift()
+        pool.drift_note = drift.note if drift else ""
         waiting = counts[State.PENDING] + counts[State.PAUSED] + counts[State.QUEUED]
         return {
             "period": self._period,

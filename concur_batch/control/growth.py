@@ -57,7 +57,7 @@ class Growth:
             remark = "" if branch is Branch.HOLD else f"no {branch.value} before the last cut has had its effect"
             return window, Branch.HOLD, remark
         match branch:
-            case Branch.CUT:
+            case Branch.CUT if proposed < window:  # at the least window, nothing is learned from another cut
                 self.collapse, self.cut_to = window, proposed
                 if self.cut_cooldown_seconds is not None:
                     self._cut_at_seconds, self._drained_at_seconds = load.seconds, None

@@ -53,6 +53,28 @@ class Beat(NamedTuple):
     context_tokens: int
 
 
+class Spent(NamedTuple):
+    """What the turns that ended in a pool tell of their prompts, summed, and how long the longest generation took that
+    ended or is under way: so long may the engine have counted a prompt before its turn tells of it."""
+
+    input_tokens: int = 0
+    device_hit_tokens: int = 0
+    recomputed_tokens: int = 0
+    longest_seconds: float = 0.0
+
+    def plus(self, other: Spent) -> Spent:
+        """Both together."""
+        return Spent(
+            self.input_tokens + other.input_tokens,
+            self.device_hit_tokens + other.device_hit_tokens,
+            self.recomputed_tokens + other.recomputed_tokens,
+            max(self.longest_seconds, other.longest_seconds),
+        )
+
+
+NOTHING_SPENT = Spent()
+
+
 @dataclass(frozen=True, slots=True)
 class Permit:
     """Tells an agent's host whether the agent may start its next generation, and in which pool.

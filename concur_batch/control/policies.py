@@ -76,16 +76,16 @@ class Aimd:
             return Verdict(capacity, capacity, Branch.HOLD, f"stale sample: {sample.note}")
         if sample.usage is None:
             return Verdict(capacity, capacity, Branch.HOLD, "the engine tells no KV usage")
-        proposed, branch = self.law.step(capacity, sample.usage, sample.hit_rate)
+        lawful, branch = self.law.step(capacity, sample.usage, sample.hit_rate)
         hit = "undefined" if sample.hit_rate is None else f"{sample.hit_rate:.2f}"
         reason = f"U {sample.usage:.2f}, H {hit}"
-        served = _served(sample, load)
-        proposed, branch, remark = self.growth.apply(capacity, proposed, branch, load, served=served)
+        bounded, served = self._clamp(lawful), _served(sample, load)
+        proposed, branch, remark = self.growth.apply(capacity, bounded, branch, load, served=served)
         after = self._clamp(proposed)
         if remark:
             reason += f"; {remark}"
-        if after != proposed:
-            reason += f"; {proposed} held at the bound {after}"
+        if lawful != bounded and not remark:
+            reason += f"; {lawful} held at the bound {bounded}"
         return Verdict(capacity, after, branch, reason)
 
     def adopt(self, earlier: Policy) -> None:

@@ -11,7 +11,6 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 
 from concur_batch.control.member import Member
 from concur_batch.control.rules import Rules
@@ -20,6 +19,8 @@ from concur_batch.workload.schema import ResumeOrder
 # Of two waiting agents, the one with the lesser rank is next.
 Rank = tuple[float, ...]
 _Key = tuple[int, str]  # priority, group
+# So many outdated entries a heap of lanes may have beside one for each.
+_SPARE_ENTRIES = 16
 
 
 @dataclass(slots=True)
@@ -40,65 +41,113 @@ class Queue:
     """
 
     def __init__(self, rules: Rules, place: int, held: Mapping[str, int]) -> None:
-        self.rules = rules
+        self._rules = rules
         self._place = place
         self._held = held  # places held, by group: the admission's own account
+        self._members: OrderedDict[str, Member] = OrderedDict()  # by ticket
         self._lanes: dict[_Key, _Lane] = {}
+        self._lanes_of: dict[str, set[_Key]] = {}  # by group
+        # The lanes by rank, found lazily: an entry's rank may be lower than its lane's is now, never higher.
+        self._heap: list[tuple[Rank, _Key]] = []
         self._deadlines = False
 
     def __len__(self) -> int:
-        return sum(len(lane.members) for lane in self._lanes.values())
+        return len(self._members)
 
     def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(lane.members for lane in self._lanes.values())
+        return iter(self._members)
 
-    def add(self, agent: str, member: Member) -> None:
-        """Put the agent into its lane, behind those who have waited longer."""
-        key = (member.traits.priority, member.traits.group)
-        lane = self._lanes.setdefault(key, _Lane())
-        late = bool(lane.members) and next(reversed(lane.members.values())).ticket > member.ticket
-        lane.members[agent] = member
-        if late:  # it comes from another queue
-            lane.members = OrderedDict(sorted(lane.members.items(), key=lambda item: item[1].ticket))
-        if lane.order == self._order:
-            heapq.heappush(lane.heap, (self._rank(member), agent))
-        else:  # the rules have changed since
+    @property
+    def rules(self) -> Rules:
+        """By which the next one is chosen."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: Rules) -> None:
+        self._rules = rules
+        for lane in self._lanes.values():
             lane.order = None
-        self._deadlines |= member.traits.deadline_seconds is not None
+        self._heap = [(self._rank_of(key)[0], key) for key in self._lanes]
+        heapq.heapify(self._heap)
+
+    def add(self, agents: Mapping[str, Member]) -> None:
+        """Put agents into their lanes, behind those who have waited longer."""
+        lanes: dict[_Key, _Lane] = {}
+        late = _append(self._members, agents)
+        for agent, member in agents.items():
+            key = (member.traits.priority, member.traits.group)
+            lane = lanes[key] = self._lanes.setdefault(key, _Lane())
+            self._lanes_of.setdefault(member.traits.group, set()).add(key)
+            late |= _append(lane.members, {agent: member})
+            if lane.order == self._order:
+                heapq.heappush(lane.heap, (self._rank(member), agent))
+            else:
+                lane.order = None
+            self._deadlines |= member.traits.deadline_seconds is not None
+        if late:  # they come from another queue
+            _sort(self._members)
+            for lane in lanes.values():
+                _sort(lane.members)
+        for key in lanes:
+            self._push(key)
 
     def remove(self, agent: str, member: Member) -> None:
         """Take the agent out; nothing happens where it is not in."""
+        if self._members.pop(agent, None) is None:
+            return
         key = (member.traits.priority, member.traits.group)
-        lane = self._lanes.get(key)
-        if lane is not None and lane.members.pop(agent, None) is not None and not lane.members:
+        del self._lanes[key].members[agent]
+        if not self._lanes[key].members:
             del self._lanes[key]
+            self._lanes_of[key[1]].discard(key)
+
+    def touch(self, group: str) -> None:
+        """The group holds fewer places than before: its turn may come sooner."""
+        for key in self._lanes_of.get(group, ()):
+            self._push(key)
 
     def next(self, now_seconds: float) -> tuple[Rank, str] | None:
         """The agent that is next, with its rank among the next ones of other queues."""
-        return min((self._next_of(lane, now_seconds) for lane in self._lanes.items()), default=None)
+        if not self._members:
+            return None
+        oldest, member = next(iter(self._members.items()))
+        age = self._rules.resume_age_seconds
+        if self._place == 0 and age is not None and now_seconds - member.since_seconds >= age:
+            return (0.0, float(member.ticket)), oldest
+        while True:
+            rank, key = self._heap[0]
+            if key not in self._lanes:
+                heapq.heappop(self._heap)
+                continue
+            found = self._rank_of(key)
+            if found[0] <= rank:
+                return found
+            heapq.heapreplace(self._heap, (found[0], key))
 
-    def _next_of(self, keyed: tuple[_Key, _Lane], now_seconds: float) -> tuple[Rank, str]:
-        (priority, group), lane = keyed
-        members = lane.members
-        oldest = next(iter(members))
-        age = self.rules.resume_age_seconds
-        paused = self._place == 0
-        if paused and age is not None and now_seconds - members[oldest].since_seconds >= age:
-            return (0.0, float(members[oldest].ticket)), oldest
-        agent = self._first(lane, oldest)
-        share = self._held.get(group, 0) / self.rules.shares.get(group, 1.0)
+    def _push(self, key: _Key) -> None:
+        if len(self._heap) > 2 * len(self._lanes) + _SPARE_ENTRIES:
+            self._heap = [(self._rank_of(key)[0], key) for key in self._lanes]
+            heapq.heapify(self._heap)
+        else:
+            heapq.heappush(self._heap, (self._rank_of(key)[0], key))
+
+    def _rank_of(self, key: _Key) -> tuple[Rank, str]:
+        """A lane's rank, which is that of its first agent, and the agent."""
+        (priority, group), lane = key, self._lanes[key]
+        agent = self._first(lane)
+        share = self._held.get(group, 0) / self._rules.shares.get(group, 1.0)
         # A request cap serves first come, first served, whether an agent is new or returns.
-        place = 0 if self.rules.per_generation else self._place
-        return (1.0, -priority, share, place, *self._rank(members[agent])), agent
+        place = 0 if self._rules.per_generation else self._place
+        return (1.0, -priority, share, place, *self._rank(lane.members[agent])), agent
 
     @property
     def _order(self) -> ResumeOrder:
-        return "oldest" if self._place or self.rules.per_generation else self.rules.resume_order
+        return "oldest" if self._place or self._rules.per_generation else self._rules.resume_order
 
-    def _first(self, lane: _Lane, oldest: str) -> str:
+    def _first(self, lane: _Lane) -> str:
         members, order = lane.members, self._order
         if not self._deadlines and order == "oldest":
-            return oldest
+            return next(iter(members))
         if not self._deadlines and order == "newest":
             return next(reversed(members))
         if lane.order != order or len(lane.heap) > 2 * len(members):
@@ -123,3 +172,16 @@ class Queue:
                 return deadline, member.context_tokens, member.ticket
             case "largest":
                 return deadline, -member.context_tokens, member.ticket
+
+
+def _append(members: OrderedDict[str, Member], agents: Mapping[str, Member]) -> bool:
+    """Put agents at the end; whether they are out of order there."""
+    latest = next(reversed(members.values())).ticket if members else 0
+    members.update(agents)
+    return any(member.ticket < latest for member in agents.values())
+
+
+def _sort(members: OrderedDict[str, Member]) -> None:
+    """Bring members into the order of their tickets."""
+    for agent in sorted(members, key=lambda agent: members[agent].ticket):
+        members.move_to_end(agent)

@@ -27,7 +27,8 @@ class Moves:
 
 @dataclass(slots=True)
 class Window:
-    """`capacity` is the number of places, None for no bound. A closed window keeps its account and lets nobody in.
+    """`capacity` is the number of places, None for no bound. A closed window, since `closed_at_seconds`, keeps its
+    account and lets nobody in.
 
     `marked` are the holders that will pause at their next boundary. `adrift` are agents of this pool that run on
     without a place (their pool was closed, or their tool takes too long): they pause at their next boundary too.
@@ -40,6 +41,7 @@ class Window:
     paused: Queue
     capacity: int | None = None
     closed: bool = False
+    closed_at_seconds: float = 0.0
     pool_tokens: int | None = None
     evicted_tokens: int = 0
     history_tokens: int = 0
@@ -117,6 +119,15 @@ class Window:
         for agent in islice(candidates, count, None):
             self.holders[agent].pauses_in_a_row = 0
         return candidates[:count]
+
+    def holds(self, member: Member) -> bool:
+        """Whether the whole pool is large enough for the agent's history."""
+        return self.pool_tokens is None or member.context_tokens < self.pool_tokens
+
+    def can_pay(self) -> bool:
+        """Whether a holder could be paused for one that is let in beyond the window."""
+        payers = sum(not member.forced and agent not in self.marked for agent, member in self.holders.items())
+        return payers > max(0, self.surplus(suspended=False))
 
     def fits(self, member: Member, growth_tokens_per_turn: float) -> bool:
         """Whether the pool has room for the agent's history beside the holders', where a rule asks for it.

@@ -306,10 +306,10 @@ class Driver:
 
     def _give_up_if_stuck(self) -> None:
         """While the run goes on, it waits for space or for the engine; once it is being stopped, not for long."""
-        if self._signal is None or not self._snapshot.notes:
+        if self._signal is None or self._snapshot.stuck is None:
             self._stuck_since = time.monotonic()
         elif time.monotonic() - self._stuck_since > _STUCK_SECONDS:
-            self._on_note(f"stopping at once: {self._snapshot.notes[0]}")
+            self._on_note(f"stopping at once: {self._snapshot.stuck}")
             self._hard_stop.set()
 
     def _on_signal(self, number: int) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 class Snapshot:
     """`control` is the last control period's row with the window as it is now; `sums` add up all agents' turns.
 
-    `endings` counts ended agents: finished, limit, and the failure classes of those that failed.
+    `endings` counts ended agents: finished, limit, and the failure classes of those that failed. `notes` are for
+    people; `stuck` is why no turn can end or be recorded, if that is so.
     """
 
     seconds: float
@@ -23,6 +24,7 @@ class Snapshot:
     reward: float = 0.0
     loop_lag_p99_seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    stuck: str | None = None
 
     @property
     def ended(self) -> int:
@@ -56,17 +58,7 @@ def join(seconds: float, agents: int, control: Mapping[str, Any], hosts: Iterabl
     sums: dict[str, float] = {}
     endings: dict[str, int] = {}
     rewarded, reward, lag = 0, 0.0, 0.0
-    notes = [f"control has stopped: {control['problem']}"] if control.get("problem") else []
-    silent = control.get("silent_pools")
-    if silent:
-        if len(silent) == len(control["pools"]):
-            notes.append("the engine does not answer: its agents wait")
-        elif len(silent) == 1:
-            notes.append(f"pool {silent[0]} does not answer: its agents wait")
-        else:
-            notes.append(f"pools {', '.join(silent)} do not answer: their agents wait")
-    if control.get("suspended"):
-        notes.append("paused by the operator")
+    obstacles, notes = _obstacles(control), control_notes(control)
     for host in hosts:
         for totals, part in ((sums, host["sums"]), (endings, host["endings"])):
             for name, value in part.items():
@@ -75,5 +67,30 @@ def join(seconds: float, agents: int, control: Mapping[str, Any], hosts: Iterabl
         reward += host["rewards"][1]
         lag = max(lag, host["loop_lag_p99_seconds"])
         if host["recorder_error"]:
-            notes.append(f"records wait: {host['recorder_error']}")
-    return Snapshot(seconds, agents, control, sums, endings, rewarded, reward, lag, tuple(notes))
+            obstacles.append(f"records wait: {host['recorder_error']}")
+            notes.append(obstacles[-1])
+    stuck = obstacles[0] if obstacles else None
+    return Snapshot(seconds, agents, control, sums, endings, rewarded, reward, lag, tuple(notes), stuck)
+
+
+def control_notes(control: Mapping[str, Any]) -> list[str]:
+    """What a person should know of the controller's account of itself (see `Controller.status`)."""
+    notes = _obstacles(control)
+    silent = control.get("silent_pools") or []
+    if 0 < len(silent) < len(control["pools"]):
+        one = len(silent) == 1
+        name = f"pool {silent[0]} does" if one else f"pools {', '.join(silent)} do"
+        notes.append(f"{name} not answer: {'its' if one else 'their'} agents wait")
+    notes += [f"pool {pool}: {note}" for pool, note in (control.get("drifts") or {}).items()]
+    if control.get("suspended"):
+        notes.append("paused by the operator")
+    return notes
+
+
+def _obstacles(control: Mapping[str, Any]) -> list[str]:
+    """What no agent's turn gets past."""
+    found = [f"control has stopped: {control['problem']}"] if control.get("problem") else []
+    silent = control.get("silent_pools")
+    if silent and len(silent) == len(control["pools"]):
+        found.append("the engine does not answer: its agents wait")
+    return found

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from concur_batch.engine.signals import Sample
 
-# From prefill to completion, at most: some seconds at the default period of one.
-LAG_PERIODS = 5
+# Beside the longest generation: the beat that tells of a turn, and a sample that is a little late.
+LAG_PERIODS = 2
 # The engine's counts at either edge of the window may be of other requests for a lag each: in a window of so many lags
 # a steady load drifts visibly from a true difference of H of about 0.2, or a load of 1.5 times ours; a longer window
 # would tell of it later.
@@ -72,19 +72,20 @@ class _Counts:
 
 
 class DriftMeter:
-    """Compares the two accounts of one KV pool over a sliding window of WINDOW_LAGS lags, 30 periods by default.
+    """Compares the two accounts of one KV pool over a sliding window of WINDOW_LAGS lags.
 
-    `lag_periods` is the longest time from a request's prefill to its completion, in control periods, at least 1.
+    The lag is the longest time from a request's prefill to its completion, in control periods, that was seen so far.
     """
 
-    def __init__(self, lag_periods: int = LAG_PERIODS) -> None:
-        self._lag = lag_periods
-        # Requests that complete as the window begins were counted up to a lag before it.
-        self._history: deque[_Counts] = deque(maxlen=(WINDOW_LAGS + 1) * lag_periods)
+    def __init__(self) -> None:
+        self._lag = LAG_PERIODS
+        self._history: deque[_Counts] = deque()
         self._held = _Counts()
 
-    def add(self, sample: Sample, request_input_tokens: int, request_device_hit_tokens: int) -> None:
-        """Note one control period: its sample, and the tokens of the requests that completed in it."""
+    def add(self, sample: Sample, request_input_tokens: int, request_device_hit_tokens: int, lag_periods: int) -> None:
+        """Note one control period: its sample, the tokens of the requests that completed in it, and the longest lag of
+        those and of the requests that are under way."""
+        self._lag = max(self._lag, lag_periods)
         if sample.restarted:  # what was in flight is counted on neither side any more
             self._history.clear()
             self._held = _Counts()
@@ -98,6 +99,9 @@ class DriftMeter:
             return
         counts = _Counts(sample.lookup_tokens, sample.device_hit_tokens, held.request_lookups, held.request_hits)
         self._history.append(counts)
+        # Requests that complete as the window begins were counted up to a lag before it.
+        while len(self._history) > (WINDOW_LAGS + 1) * self._lag:
+            self._history.popleft()
         self._held = _Counts()
 
     def drift(self) -> Drift | None:

@@ -140,10 +140,10 @@ class SglangEngine:
     async def read(self) -> dict[int, Reading]:
         """Gauges and counters of every dp rank's pool; raises EngineError where they cannot be had."""
         at_seconds = time.monotonic()
-        metrics, loads = await asyncio.gather(self._get_text("/metrics"), self._get_text("/v1/loads?include=core"))
         try:
+            metrics, loads = await asyncio.gather(self._get_text("/metrics"), self._get_text("/v1/loads?include=core"))
             return make_readings(metrics, None if loads is None else orjson.loads(loads), at_seconds)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, ArithmeticError, KeyError, TypeError, AttributeError) as error:
             raise EngineError(f"{self._url}: /metrics or /v1/loads is not as SGLang's: {error!r}") from None
 
     async def ready(self) -> bool:

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from concur_batch.driver.snapshot import join
+from concur_batch.driver.snapshot import control_notes
 from concur_batch.report.text import amount, duration, share
 
 Row = Mapping[str, Any]
@@ -101,7 +101,7 @@ def _notes(manifest: Row, live: Row | None) -> list[str]:
     if live is None:
         return []
     silent = [f"{host} does not answer: its agents are missing here" for host in live["silent_hosts"]]
-    return [*join(live["seconds"], manifest["agents"], live["control"], []).notes, *silent]
+    return [*control_notes(live["control"]), *silent]
 
 
 def overview_view(picture: Row) -> Group:

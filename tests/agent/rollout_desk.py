@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from concur_batch.agent.config import HostConfig
 from concur_batch.agent.gate import Gate
 from concur_batch.agent.rollout import Rollout
 from concur_batch.agent.services import Pool, Services
@@ -20,13 +22,15 @@ from concur_batch.control.admission import Admission
 from concur_batch.control.member import Event, State
 from concur_batch.control.rules import Rules
 from concur_batch.engine.protocol import FinishReason, Generation, GenerationRequest
-from concur_batch.workload.schema import Limits, Sampling
+from concur_batch.workload.schema import Limits, Sampling, SyntheticTools
+from tools_env.spec import ToolResult, ToolSpec
 from tools_env.synthetic import SyntheticEnvironment
 
 TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "workloads" / "demo_model")
 WORK = '<tool_call>\n{"name": "work", "arguments": {"step": 1}}\n</tool_call>'
 SUBMIT = '<tool_call>\n{"name": "submit", "arguments": {"answer": "42"}}\n</tool_call>'
 Said = str | tuple[str, FinishReason] | Exception
+Outcome = tuple[Ending, dict[str, Any]]
 
 
 class SayingEngine:
@@ -45,12 +49,76 @@ class SayingEngine:
         return Generation(TOKENIZER.encode(text), reason, len(request.input_ids), 0)
 
 
+class Clock:
+    """Seconds since the run's start, as a test moves them."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class TimedEngine(SayingEngine):
+    """Takes two seconds for a generation, or for finding out that it is down."""
+
+    def __init__(self, clock: Clock, *lines: Any) -> None:
+        super().__init__(*lines)
+        self.clock = clock
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        self.clock.seconds += 2
+        return await super().generate(request)
+
+
+class Hanging:
+    """Reaches a point and stays there; counts how often it was torn away."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.aborts = 0
+
+    async def __call__(self, *_: Any) -> Any:
+        self.reached.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.aborts += 1
+            raise
+
+
+class HangingTools:
+    """A session whose calls hang, after so many that do not."""
+
+    workspace = None
+
+    def __init__(self, hanging: Hanging, calls: int = 0) -> None:
+        self.hanging = hanging
+        self.calls = calls
+        self.closed: list[bool] = []
+
+    def specs(self) -> list[ToolSpec]:
+        return []
+
+    async def open(self, key: str, files: Any) -> HangingTools:
+        return self
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        self.calls -= 1
+        if self.calls >= 0:
+            return ToolResult("ok", "done")
+        return await self.hanging()  # type: ignore[no-any-return]
+
+    async def close(self, keep: bool = False) -> None:
+        self.closed.append(keep)
+
+
 class Desk:
     """An admission over these pools with its gate: the controller without Ray."""
 
     def __init__(self, capacity: int = 1, pools: Sequence[str] = ("0",)) -> None:
         self.admission = Admission(Rules(), pools, granting=True)
-        self.gate = Gate(self.report)
+        self.gate = Gate(self.report, self.admission.rules)
         self.resize(capacity)
 
     def report(self, event: Event) -> None:
@@ -92,12 +160,36 @@ class Lines(list[bytes]):
 SPEC = AgentSpec("t/0", "t", 0, 1, "Do it.", check=AnswerCheck("42", "exact"))
 
 
+CONFIG = HostConfig(
+    run="test",
+    name="host0",
+    started_at=0.0,
+    pools=(),
+    request_seconds=60.0,
+    retries=0,
+    tokenizer_directory=Path(),
+    workspaces=Path(),
+    tools=SyntheticTools(kind="synthetic"),
+    format="hermes",
+    system="Be brief.",
+    sampling=Sampling(max_tokens=200),
+    limits=Limits(),
+    attempts=1,
+    context_tokens=4000,
+    seed=0,
+    rules=Rules(),
+    kv_budget_tokens=None,
+    deadline_seconds=None,
+    hosts_on_node=1,
+)
+
+
 def make(engine: SayingEngine, desk: Desk, lines: Lines, **limits: Any) -> Services:
     tools = SyntheticEnvironment((0, 0), (5, 5), 0)
     return Services(
-        run="test",
+        config=replace(CONFIG, limits=Limits(**limits), context_tokens=limits.get("context_tokens") or 4000),
         pools={name: Pool(engine, None, 1, 8000) for name in desk.admission.windows},
-        spend=lambda *_: None,
+        spend=lambda pool, spent: None,
         tools=tools,
         specs=tools.specs(),
         tokenizer=TOKENIZER,
@@ -106,16 +198,17 @@ def make(engine: SayingEngine, desk: Desk, lines: Lines, **limits: Any) -> Servi
         gate=desk.gate,
         records=lines,
         clock=lambda: asyncio.get_running_loop().time(),
-        format="hermes",
-        system="Be brief.",
-        sampling=Sampling(max_tokens=200),
-        limits=Limits(**limits),
-        context_tokens=limits.get("context_tokens") or 4000,
-        kv_budget_tokens=None,
-        deadline_seconds=None,
-        keep_workspaces=False,
-        host="host0",
     )
+
+
+def configured(services: Services, **changes: Any) -> Services:
+    """The same under another configuration."""
+    return replace(services, config=replace(services.config, **changes))
+
+
+def started(services: Services, spec: AgentSpec = SPEC) -> tuple[Rollout, asyncio.Task[Outcome]]:
+    rollout = Rollout(spec, services)
+    return rollout, asyncio.create_task(rollout.run())
 
 
 async def play(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from concur_batch.agent.gate import Draining, Gate, Pass, Wish
+from concur_batch.agent.claim import Pass, Wish
+from concur_batch.agent.gate import Draining, Gate
 from concur_batch.control.admission import Admission
 from concur_batch.control.member import NO_TRAITS, Beat, Event, Membership, Permit, State, Traits
 from concur_batch.control.rules import Rules
@@ -14,9 +16,9 @@ from concur_batch.control.rules import Rules
 WISH = Wish(context_tokens=50, new_tokens=50)
 
 
-def make(*, per_generation: bool = False, long_request_tokens: int | None = None) -> tuple[Gate, list[Event]]:
+def make(**rules: Any) -> tuple[Gate, list[Event]]:
     events: list[Event] = []
-    return Gate(events.append, per_generation=per_generation, long_request_tokens=long_request_tokens), events
+    return Gate(events.append, Rules(**rules)), events
 
 
 async def entering(gate: Gate, agent: str, wish: Wish = WISH, traits: Traits = NO_TRAITS) -> asyncio.Task[Pass]:
@@ -41,13 +43,13 @@ async def test_an_agent_with_a_grant_tells_nobody() -> None:
     for tokens in (60, 70, 80):
         gate.generated("a", tokens)
         leave = await gate.enter("a", Wish(tokens + 5, 5), traits)
-        assert (leave.pool, leave.waited) == ("p", False)
+        assert (leave.pool, leave.paused) == ("p", False)
     assert events == [Event("arrive", "a", 0, 50, traits)]
 
 
 async def test_an_agent_that_would_generate_twice_at_once_is_told_so() -> None:
-    """peers.md section 3 row 3: parallel generations that count as one undercount the load. Here there are none: of three
-    at once one goes on and two fail, before they can reach the engine; the one is counted."""
+    """peers.md section 3 row 3: parallel generations that count as one undercount the load. Here there are none: of
+    three at once one goes on and two fail, before they can reach the engine; the one is counted."""
     admission = Admission(Rules(), ["p"], granting=True)
     gate, events = make()
     admission.resize({"p": 2}, 0.0)
@@ -86,13 +88,13 @@ async def test_a_mark_that_comes_while_the_agent_waits_is_reported_at_once() -> 
         assert events[-1] == Event("boundary", "a", 4, 65)
         gate.apply([Permit("a", 5, True, "q")])
         leave = await asyncio.wait_for(waiting, 1)
-        assert (leave.pool, leave.waited, leave.pending_seconds) == ("q", True, 0.0)
+        assert (leave.pool, leave.paused, leave.pending_seconds) == ("q", True, 0.0)
 
 
 async def test_an_agent_whose_pool_is_down_gives_its_place_back_and_waits_for_another() -> None:
     gate, events = make()
     await entered(gate, "a")
-    gate.found_down("a")
+    gate.refuse("a", "down")
     waiting = await entering(gate, "a")
     assert events[-1] == Event("down", "a", 1, 50)
     assert gate.standing("a")[0] is State.PAUSED
@@ -108,7 +110,7 @@ async def test_leave_that_came_for_a_pool_since_it_was_found_down_is_not_used() 
     gate, events = make()
     await entered(gate, "a")
     gate.apply([Permit("a", 2, False, "p")])
-    gate.found_down("a")
+    gate.refuse("a", "down")
     gate.apply([Permit("a", 3, True, "p")])
     waiting = await entering(gate, "a")
     assert events[-1] == Event("down", "a", 3, 50)
@@ -126,7 +128,7 @@ async def test_a_long_prompt_asks_again_and_a_short_one_does_not() -> None:
     waiting = await entering(gate, "a", Wish(271, 101))
     assert events[1:] == [Event("large", "a", 1, 271)]
     gate.apply([Permit("a", 2, True, "p")])
-    assert (await asyncio.wait_for(waiting, 1)).waited
+    assert (await asyncio.wait_for(waiting, 1)).paused
 
 
 async def test_beats_tell_what_place_holders_do_and_how_long_they_are() -> None:

@@ -1,282 +1,126 @@
-"""Real gates and the admission as one machine, over a channel that delays, batches and reorders.
-
-Each host has a gate with real coroutines at it. Its events reach the admission in order and late; the permits come back
-late and in no order; the controller restarts and asks the hosts, one after the other, what their agents do.
-"""
+"""Random schedules of a batch: real gates, a channel that keeps no order, and what must hold in the admission."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any, Literal
 
+from gate_agents import Agent, Step
+from gate_machine import GateMachine
 from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import invariant
 
-from concur_batch.agent.gate import Draining, Gate, Wish
+from concur_batch.agent.gate import Draining, Gate
 from concur_batch.control.admission import Admission
-from concur_batch.control.member import NO_TRAITS, Event, Membership, Permit, State
+from concur_batch.control.member import NO_TRAITS, Event, Member, Membership, Permit, State
+from concur_batch.control.queue import Queue
 from concur_batch.control.rules import Rules
+from concur_batch.control.window import Window
 
-HOSTS = ("h", "i")
 WAITING = (State.PENDING, State.PAUSED, State.QUEUED)
-LONG_TOKENS = 100
-Step = Literal["generated", "down", "tool", "large", "end", "raise"]
-
-RULES = st.builds(
-    Rules,
-    per_generation=st.sampled_from([False, False, True]),
-    victim_order=st.sampled_from(["newest", "oldest"]),
-    longest_pause_seconds=st.none() | st.just(9.0),
-    longest_tool_wait_seconds=st.none() | st.just(5.0),
-    long_request_tokens=st.none() | st.just(LONG_TOKENS),
-)
 
 
-class Agent:
-    """What a rollout does at the gate, step by step as the machine says."""
+class Machine(GateMachine):
+    def queues(self) -> list[Queue]:
+        admission = self.admission
+        return [*(window.paused for window in admission.windows.values()), admission._displaced, admission._pending]
 
-    def __init__(self, name: str, host: str, gate: Gate) -> None:
-        self.name, self.host, self.gate = name, host, gate
-        self.doing: Literal["waits", "generates", "tool", "parks", "ended"] = "waits"
-        self.pool = ""
-        self.steps: asyncio.Queue[Step] = asyncio.Queue()
-        self.context_tokens = 10
-        self.task = asyncio.create_task(self.live())
-        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is told to raise
+    def member(self, agent: str) -> Member:
+        member = self.admission.member(agent)
+        assert member is not None, agent
+        return member
 
-    async def live(self) -> None:
-        new_tokens = 10
-        try:
-            while True:
-                self.doing = "waits"
-                leave = await self.gate.enter(self.name, Wish(self.context_tokens, new_tokens), NO_TRAITS)
-                self.doing, self.pool, new_tokens = "generates", leave.pool, 10
-                step = await self.steps.get()
-                if step == "generated":
-                    self.context_tokens += 10
-                    self.gate.generated(self.name, self.context_tokens)
-                    self.doing = "tool"
-                    step = await self.steps.get()
-                    new_tokens = 2 * LONG_TOKENS if step == "large" else 10
-                elif step == "down":
-                    self.gate.found_down(self.name)
-                    self.doing = "parks"
-                    step = await self.steps.get()
-                if step == "end":
-                    return
-                if step == "raise":
-                    raise RuntimeError("whatever it was")
-        finally:
-            self.gate.leave(self.name)
-            self.doing = "ended"
-
-
-class Machine(RuleBasedStateMachine):
-    @initialize(rules=RULES, pools=st.integers(1, 2), capacity=st.sampled_from([1, 2, None]))
-    def begin(self, rules: Rules, pools: int, capacity: int | None) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.rules, self.pools, self.capacity = rules, ("p", "q")[:pools], capacity
-        self.now_seconds = 0.0
-        self.events: dict[str, list[Event]] = {host: [] for host in HOSTS}
-        self.permits: list[Permit] = []
-        self.agents: dict[str, Agent] = {}
-        self.born = 0
-        self.gates = {
-            host: Gate(
-                self.events[host].append,
-                per_generation=rules.per_generation,
-                long_request_tokens=rules.long_request_tokens,
-            )
-            for host in HOSTS
-        }
-        self.admission = Admission(rules, self.pools)
-        self.unknown: set[str] = set()  # hosts that a restarted controller has not heard of
-        self.decide("resize", dict.fromkeys(self.pools, capacity))
-
-    def decide(self, method: str, *arguments: Any) -> None:
-        self.permits += getattr(self.admission, method)(*arguments, self.now_seconds)
-
-    def turn_loop(self) -> None:
-        async def idle() -> None:
-            for _ in range(6):
-                await asyncio.sleep(0)
-
-        self.loop.run_until_complete(idle())
-        self.agents = {name: agent for name, agent in self.agents.items() if agent.doing != "ended"}
-
-    # Agents.
-
-    @rule(host=st.sampled_from(HOSTS), count=st.integers(1, 3))
-    def arrive(self, host: str, count: int) -> None:
-        async def start() -> None:
-            for _ in range(count):
-                name = f"a{self.born}"
-                self.born += 1
-                self.agents[name] = Agent(name, host, self.gates[host])
-
-        self.loop.run_until_complete(start())
-        self.turn_loop()
-
-    def step(self, data: st.DataObject, doing: str, *steps: Step) -> None:
-        agents = [agent for agent in self.agents.values() if agent.doing == doing]
-        if agents:
-            data.draw(st.sampled_from(agents)).steps.put_nowait(data.draw(st.sampled_from(steps)))
-            self.turn_loop()
-
-    @rule(data=st.data())
-    def generation_ends(self, data: st.DataObject) -> None:
-        self.step(data, "generates", "generated", "generated", "down", "down", "end", "raise")
-
-    @rule(data=st.data())
-    def tool_ends(self, data: st.DataObject) -> None:
-        self.step(data, "tool", "tool", "tool", "large", "end")
-
-    @rule(data=st.data())
-    def parking_ends(self, data: st.DataObject) -> None:
-        self.step(data, "parks", "tool", "tool", "raise")
-
-    @rule(data=st.data())
-    def cancelled(self, data: st.DataObject) -> None:
-        if self.agents:
-            data.draw(st.sampled_from(list(self.agents.values()))).task.cancel()
-            self.turn_loop()
-
-    # The channel.
-
-    @precondition(lambda self: self.permits)
-    @rule(data=st.data(), count=st.sampled_from([1, 2, 99]), wake=st.booleans())
-    def permits_arrive(self, data: st.DataObject, count: int, wake: bool) -> None:
-        """In one call or several; where nobody wakes between, the next rule finds agents that have not gone on yet."""
-        taken = [
-            self.permits.pop(-1 - data.draw(st.integers(0, len(self.permits) - 1)))  # most often the newest first
-            for _ in range(min(count, len(self.permits)))
-        ]
-        self.apply(taken)
-        if wake:
-            self.turn_loop()
-
-    def apply(self, permits: list[Permit]) -> None:
-        for gate in self.gates.values():  # a host takes no notice of other hosts' agents
-            gate.apply(permits)
-
-    @rule(host=st.sampled_from(HOSTS), count=st.sampled_from([1, 2, 99]))
-    def events_arrive(self, host: str, count: int) -> None:
-        """What an unknown host reports is lost: the answer makes the host introduce itself."""
-        events = self.events[host]
-        heard, events[:] = events[:count], events[count:]
-        if host in self.unknown:
-            self.introduce(host)
-            return
-        for event in heard:
-            self.decide("take", event)
-
-    @rule(host=st.sampled_from(HOSTS))
-    def beats_arrive(self, host: str) -> None:
-        beats = self.gates[host].take_beats()
-        if host in self.unknown:
-            self.introduce(host)  # events that are queued come after the census, though it tells more than they
-        else:
-            self.admission.beat(beats, self.now_seconds)
-
-    # The controller.
-
-    @precondition(lambda self: not self.unknown)
-    @rule(data=st.data(), seconds=st.sampled_from([0.5, 4.0]))
-    def period_ends(self, data: st.DataObject, seconds: float) -> None:
-        self.now_seconds += seconds
-        capacity = st.none() if self.capacity is None else st.integers(0, 2)
-        self.decide("resize", {pool: data.draw(capacity) for pool in self.pools})
-
-    @rule(data=st.data(), what=st.sampled_from(["reopen", "close", "suspect", "suspend", "go on", "die", "quiet"]))
-    def upset(self, data: st.DataObject, what: str) -> None:
-        """What happens seldom. In one rule, so that more happens between."""
-        pool = data.draw(st.sampled_from(self.pools))
-        match what:
-            case "suspect":
-                self.admission.suspect(pool)
-            case "close" | "reopen":
-                self.decide(what, pool)
-            case "suspend" | "go on":
-                self.decide("suspend", what == "suspend")
-            case "die" if not self.unknown:
-                self.restart([permit for permit in self.permits if data.draw(st.booleans())])
-            case "quiet":
-                self.quiescence()
-
-    def restart(self, arrive: list[Permit]) -> None:
-        """What the controller has sent arrives before its successor asks for anything, or never."""
-        self.permits = []
-        self.apply(arrive)
-        self.admission = Admission(self.rules, self.pools)
-        self.unknown = set(HOSTS)
-
-    def introduce(self, host: str) -> None:
-        self.unknown.discard(host)
-        self.decide("restore", self.gates[host].census())
-        if not self.unknown:
-            windows = self.admission.windows
-            bounded = self.capacity is not None
-            capacities = {
-                name: (len(window.holders) or self.capacity) if bounded else None for name, window in windows.items()
-            }
-            self.decide("resize", capacities)
-
-    # What must hold.
-
-    def known(self) -> list[Agent]:
-        return [agent for agent in self.agents.values() if agent.host not in self.unknown]
+    def runs_in(self, agent: str) -> list[Window]:
+        return [window for window in self.admission.windows.values() if agent in {**window.holders, **window.adrift}]
 
     @invariant()
-    def whoever_generates_has_a_permit(self) -> None:
-        for agent in self.known():
-            if agent.doing == "generates":
-                window = self.admission.windows[agent.pool]
-                assert agent.name in window.holders or agent.name in window.adrift, agent.name
-
-    @invariant()
-    def nobody_is_doubled(self) -> None:
+    def every_agent_is_in_one_place(self) -> None:
         places: Counter[str] = Counter()
-        queues = [self.admission._pending, self.admission._displaced]
         for window in self.admission.windows.values():
             places.update([*window.holders, *window.adrift])
-            queues.append(window.paused)
-            assert not [member for member in window.holders.values() if member.state in WAITING]
-            assert window.history_tokens == sum(member.context_tokens for member in window.holders.values())
-        for queue in queues:
+            assert set(window.marked) <= set(window.holders)
+            for agent in [*window.holders, *window.adrift]:
+                member = self.member(agent)
+                assert (member.pool, member.state in WAITING) == (window.name, False)
+        for queue in self.queues():
             places.update(queue)
-        assert not [agent for agent, count in places.items() if count > 1]
+            assert all(self.member(agent).state in WAITING for agent in queue)
+        for agent, member in self.admission.members():
+            between = self.rules.per_generation and member.state is State.TOOL_WAIT
+            assert places[agent] == 1 or (between and not places[agent])
+        assert {agent for agent, _ in self.admission.members()} == self.known
+        assert set(places) <= self.known
+
+    @invariant()
+    def the_accounts_agree_with_a_recount(self) -> None:
+        groups: Counter[str] = Counter()
+        for window in self.admission.windows.values():
+            groups.update(member.traits.group for member in window.holders.values())
+            assert window.history_tokens == sum(member.context_tokens for member in window.holders.values())
+        assert +self.admission._held == groups
+        assert self.admission.places_held == groups.total()
+        assert self.admission.waiting == sum(map(len, self.queues()))
+
+    @invariant()
+    def unmarked_places_fit_the_window(self) -> None:
+        if self.rules.per_generation or not self.settled:
+            return
+        for window in self.admission.windows.values():
+            forced = sum(member.forced for agent, member in window.holders.items() if agent not in window.marked)
+            if window.capacity is not None:
+                assert len(window.holders) - len(window.marked) <= window.capacity + forced
+
+    @invariant()
+    def nobody_waits_beside_a_free_place(self) -> None:
+        rules = self.rules
+        waits_for_room = rules.growth_turns is not None or rules.long_request_tokens is not None
+        if not self.settled or self.admission.suspended or waits_for_room:
+            return
+        free = [window for window in self.admission.windows.values() if window.open]
+        assert not any(window.paused for window in free)
+        for queue in (self.admission._displaced, self.admission._pending):
+            if (found := queue.next(self.now_seconds)) is not None:
+                assert not [window for window in free if self.takes(window, found[1])]
+
+    def takes(self, window: Window, agent: str) -> bool:
+        """Whether the pool is large enough for the agent, or none is."""
+        member = self.member(agent)
+        return window.holds(member) or not any(other.holds(member) for other in self.admission.windows.values())
+
+    @invariant()
+    def whoever_waits_does_not_generate(self) -> None:
+        for agent in self.agents.values():
+            if agent.host in self.unknown:
+                continue
+            member = self.admission.member(agent.name)
+            if member is not None and member.state in WAITING:
+                assert agent.doing == "waits"
+            if agent.doing == "generates":
+                assert self.admission.windows[agent.pool] in self.runs_in(agent.name)
 
     def deliver_all(self) -> None:
         self.turn_loop()
         while self.permits or any(self.events.values()) or self.unknown:
-            for host in HOSTS:
-                if self.events[host] or host in self.unknown:
-                    self.events_arrive(host, len(self.events[host]))
+            for host, events in self.events.items():
+                if events or host in self.unknown:
+                    self.hear(host, len(events))
             permits, self.permits = self.permits, []
             self.apply(permits)
             self.turn_loop()
-        for host in HOSTS:
-            self.beats_arrive(host)
+        for host in self.events:
+            self.hear_beats(host)
 
     def quiescence(self) -> None:
-        """Once all is delivered, gates and admission agree on everyone, and nobody waits beside a free place."""
+        """Once all is delivered, gates and admission agree on everyone."""
         self.deliver_all()
-        admission = self.admission
-        assert {name for name, _ in admission.members()} == set(self.agents)
+        assert {name for name, _ in self.admission.members()} == set(self.agents)
         for agent in self.agents.values():
-            member = admission.member(agent.name)
-            assert member is not None
+            member = self.member(agent.name)
             assert (agent.doing == "waits") == (member.state in WAITING)
             between = self.rules.per_generation and agent.doing == "tool"
-            holds = any(agent.name in {**w.holders, **w.adrift} for w in admission.windows.values())
-            assert holds == (agent.doing != "waits" and not between)
-            if agent.doing != "waits" or admission.suspended:
-                continue
-            at_home = member.admitted and member.pool is not None
-            windows = [admission.windows[member.pool or ""]] if at_home else list(admission.windows.values())
-            assert not any(window.open for window in windows), agent.name
+            assert bool(self.runs_in(agent.name)) == (agent.doing != "waits" and not between)
+            if agent.doing in ("generates", "tool"):
+                assert member.context_tokens == agent.context_tokens or between
 
     def teardown(self) -> None:
         if not hasattr(self, "loop"):
@@ -293,18 +137,24 @@ class Machine(RuleBasedStateMachine):
         """Everything opens, and everyone comes to an end of its own."""
         self.quiescence()
         self.decide("suspend", False)
-        self.decide("resize", dict.fromkeys(self.pools, 1))
-        for _ in range(4 * self.born + 4):
-            for pool in self.pools:  # one may just have been found down
+        self.decide("resize", dict.fromkeys(self.sizes, 1))
+        for _ in range(4 * len(self.host_of) + 4):
+            for pool in self.sizes:  # one may just have been found down
                 self.decide("reopen", pool)
             self.deliver_all()
             for agent in self.agents.values():
                 if agent.doing != "waits":
-                    agent.steps.put_nowait("tool" if agent.doing == "parks" else "end")
+                    agent.steps.put_nowait(Step("tool" if agent.doing == "parks" else "end"))
             self.turn_loop()
         self.deliver_all()
         assert not self.agents
+        self.every_agent_is_in_one_place()
+        self.the_accounts_agree_with_a_recount()
         assert (self.admission.places_held, self.admission.waiting, list(self.admission.members())) == (0, 0, [])
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
 
 
 def test_what_is_older_than_a_census_costs_nobody_a_place_and_gives_none() -> None:
@@ -321,15 +171,11 @@ def test_what_is_older_than_a_census_costs_nobody_a_place_and_gives_none() -> No
     assert admission.take(Event("yield", "queued", 2), 0.0) == [Permit("tool", 2, True, "p")]
 
 
-TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=400, stateful_step_count=60, deadline=None)
-
-
 async def test_a_drain_lets_nobody_pass_and_every_place_is_given_back() -> None:
     events: list[Event] = []
-    gate, admission = Gate(events.append), Admission(Rules(), ["p"], granting=True)
+    gate, admission = Gate(events.append, Rules()), Admission(Rules(), ["p"], granting=True)
     admission.resize({"p": 2}, 0.0)
-    agents = [Agent(f"a{number}", "h", gate) for number in range(4)]
+    agents = [Agent(f"a{number}", "h", gate, NO_TRAITS, 10) for number in range(4)]
 
     async def deliver() -> None:
         while events:
@@ -342,8 +188,8 @@ async def test_a_drain_lets_nobody_pass_and_every_place_is_given_back() -> None:
     assert [agent.doing for agent in agents] == ["generates", "generates", "waits", "waits"]
     gate.drain()
     for agent in agents[:2]:
-        agent.steps.put_nowait("generated")
-        agent.steps.put_nowait("tool")
+        agent.steps.put_nowait(Step("generated"))
+        agent.steps.put_nowait(Step("tool"))
     ends = await asyncio.gather(*(agent.task for agent in agents), return_exceptions=True)
     assert [type(end) for end in ends] == [Draining] * 4
     await deliver()

@@ -18,6 +18,7 @@ from concur_batch.workload.schema import AnyControl, Concur, Extensions, Request
 
 # 0.01 s a prompt token, 0.1 s an output token after the first, which comes with the prompt.
 PLAIN_COST = CostModel(0.01, 0.0, 0.1, 0.0, 0.0)
+SIZES = {"0": 100, "1": 1000}
 TWO_TURNS = (Turn(10, 3, tool_seconds=1.0), Turn(5, 2))
 
 
@@ -77,6 +78,34 @@ def test_a_pool_that_is_gone_is_found_down_and_comes_back_empty() -> None:
     assert row["paused_seconds"] == pytest.approx(3.0 - 0.2)
     assert result.seconds == pytest.approx(3.3)
     assert [row["pool_state"] for row in result.control] == ["suspect", "suspect", "open", "open"]
+
+
+@pytest.mark.parametrize(
+    "control",
+    [NONE, agent_cap(4), RequestCap(policy="request_cap", cap=4), Steady(policy="steady", initial_window=8)],
+    ids=lambda control: control.policy,
+)
+def test_an_agent_that_does_not_fit_its_pool_goes_on_in_a_larger_one(control: AnyControl) -> None:
+    """Of two like agents, one comes to the small pool of 100 tokens. A first prompt of 120 tokens, a result of 120 and
+    an output of 120 are too large for it; and for the larger pool of 1,000, the last agent's result is."""
+    engines = {name: EnginePlan(EngineConfig(pool_tokens=tokens), PLAIN_COST) for name, tokens in SIZES.items()}
+    kinds = {"starts": (Turn(120, 3),), "grows": (Turn(10, 3, 1.0), Turn(120, 3)), "talks": (Turn(10, 120),)}
+    plans = [Plan(f"{kind}{number}", turns) for kind, turns in kinds.items() for number in range(2)]
+    result = simulate_batch([*plans, Plan("never", (Turn(10, 3), Turn(1000, 3)))], control, engines)
+    assert [row["status"] for row in result.agents] == ["finished"] * 6 + ["oversized"]
+    assert [row["turns"] for row in result.agents] == [1, 1, 2, 2, 1, 1, 1]
+    assert result.counters["0"].decode > 0
+    assert max(row["evicted_tokens"] or 0 for row in result.control if row["pool"] == "1") < 1000
+    assert [row["places_held"] for row in result.control[-2:]] == [0, 0]
+
+
+def test_an_output_that_a_small_pool_cuts_is_made_anew_and_counted_once_for_the_agent() -> None:
+    """In the small pool it comes to 88 of its 120 tokens. It gives its place back, and asks again a period later."""
+    engines = {name: EnginePlan(EngineConfig(pool_tokens=tokens), PLAIN_COST) for name, tokens in SIZES.items()}
+    (row,) = (result := simulate_batch([Plan("a", (Turn(10, 120),))], NONE, engines)).agents
+    assert (row["status"], row["input_tokens"], row["output_tokens"], row["pauses"]) == ("finished", 10, 120, 1)
+    assert [rid for _, rid in result.scheduled] == ["a/0", "a/0"]
+    assert sum(row["request_input_tokens"] for row in result.control) == 20  # the engines have seen it twice
 
 
 def test_a_batch_that_can_never_go_on_is_told() -> None:

@@ -84,6 +84,18 @@ def test_enormous_tool_results_overshoot_the_pool_and_length_admission_holds_the
     assert [row["pauses"] for row in mended.agents[:2]] == [1, 1]
 
 
+def test_enormous_results_under_the_law_with_a_window_that_moves() -> None:
+    """The same two results, the window free to grow from 6: 53,401 tokens of histories, 242,315 recomputed and 372 s;
+    with `long_request_tokens` 39,046, 46,336 and 208 s. It still overshoots, as histories grow after their agents came
+    in."""
+    plans = with_results(12_000, agents=2)
+    plain, mended = run(plans, concur(6)), run(plans, concur(6, long_request_tokens=2000))
+    assert same_work(plain.agents, mended.agents).same
+    assert most(plain, "history_tokens") > 1.2 * most(mended, "history_tokens") > POOL_TOKENS
+    assert recomputed_tokens(mended) < recomputed_tokens(plain) / 4
+    assert mended.seconds < 0.7 * plain.seconds
+
+
 def test_a_single_enormous_result_needs_the_prediction_of_growth_beside_it() -> None:
     """One result of 20,000 tokens, two thirds of the pool. Length admission alone lets it in once it fits, and then the
     others grow beside it: 39,234 tokens of histories and 60,454 recomputed (plain law: 39,234 and 55,900). With

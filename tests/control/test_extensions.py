@@ -82,7 +82,7 @@ def test_nobody_is_forced_into_a_suspended_run_or_a_pool_that_does_not_answer() 
     marks = admission.suspend(True, 1.0)
     obey(admission, marks, 2.0)
     assert resize(admission, 2, 50.0) == []
-    admission.suspect("p")
+    admission.suspect("p", 0.0)
     assert admission.suspend(False, 51.0) == []
     assert resize(admission, 2, 51.0) == []
     assert waiting(admission) == "abz"
@@ -242,3 +242,37 @@ def test_a_turn_that_went_by_unseen_begins_the_tool_wait_anew() -> None:
     tell(admission, "a", State.TOOL_WAIT, 15.0, tokens=150)
     assert resize(admission, 1, 17.9) == []
     assert refused(resize(admission, 1, 18.0)) == "a"
+
+
+def test_a_pool_that_comes_back_forces_nobody_in_for_the_time_it_was_gone() -> None:
+    """30 paused agents, an outage longer than the longest pause: it was no pause of theirs."""
+    admission = opened(40, longest_pause_seconds=10.0)
+    agents = [f"a{number:02d}" for number in range(40)]
+    arrive(admission, agents)
+    obey(admission, resize(admission, 10, 1.0), 2.0)
+    admission.close("p", 3.0)
+    admission.reopen("p", 500.0)
+    assert resize(admission, 10, 501.0) == []
+    assert admission.windows["p"].moves.forced == 0
+
+
+def test_no_more_are_forced_in_than_can_be_paused_for_it() -> None:
+    admission = opened(40, longest_pause_seconds=10.0)
+    arrive(admission, [f"a{number:02d}" for number in range(40)])
+    obey(admission, resize(admission, 10, 1.0), 2.0)
+    permits = resize(admission, 10, 50.0)
+    window = admission.windows["p"]
+    assert (window.moves.forced, len(window.marked), len(window.holders)) == (10, 10, 20)
+    assert sum(permit.allowed for permit in permits) == 10
+    assert resize(admission, 10, 51.0) == []  # all who hold a place unmarked have been forced in
+
+
+def test_a_pause_of_the_whole_run_counts_for_nobody() -> None:
+    """Neither as a pause that lasts too long, nor as one of a row of cuts."""
+    admission = opened(2, longest_pause_seconds=10.0, max_consecutive_pauses=1)
+    arrive(admission, "abc")
+    for start in (1.0, 100.0):
+        obey(admission, admission.suspend(True, start), start + 1.0)
+        admission.suspend(False, start + 50.0)
+    assert resize(admission, 2, 151.0) == []
+    assert refused(resize(admission, 1, 152.0)) == "b"  # the newest: it was in no cut yet

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientTimeout, web
 
 from concur_batch.control.gauges import Gauges
 from concur_batch.engine.pools import PoolAddress
@@ -61,21 +61,49 @@ async def test_a_slow_server_keeps_nobody_waiting_and_is_asked_once(servers: lis
     servers[1].let.clear()
     for _ in range(2):
         answers = await made.read(closed=())
-        assert (answers.readings.keys(), answers.awaited) == ({"0"}, {"1"})
+        assert (answers.readings.keys(), answers.late) == ({"0"}, {"1"})
     assert (servers[0].asked, servers[1].asked) == (2, 1)
     servers[1].let.set()
     answers = await made.read(closed=())
-    assert (answers.readings.keys(), answers.awaited) == ({"0", "1"}, set())
+    assert (answers.readings.keys(), answers.late) == ({"0", "1"}, set())
     assert answers.readings["1"].locked_tokens == 25
     await made.close()
 
 
-async def test_a_server_that_is_gone_is_not_awaited(servers: list[Server]) -> None:
+async def test_a_server_that_is_gone_is_not_late(servers: list[Server]) -> None:
     made = gauges(servers)
     await servers[1].runner.cleanup()
     answers = await made.read(closed=())
-    assert (answers.readings.keys(), answers.awaited) == ({"0"}, set())
+    assert (answers.readings.keys(), answers.late) == ({"0"}, set())
     await made.close()
+
+
+async def test_a_question_that_fails_is_late_no_more(servers: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that takes connections and answers nothing: whichever reading of a period its question ends in."""
+    monkeypatch.setattr("concur_batch.engine.sglang._READ_TIMEOUT", ClientTimeout(total=0.3))
+    made = gauges(servers)
+    servers[1].let.clear()
+    late = [bool((await made.read(closed=(), within_seconds=0.1)).late) for _ in range(9)]
+    assert True in late
+    assert False in late[1:]
+    await made.close()
+
+
+def test_the_servers_of_some_pools() -> None:
+    """Two ranks on one server, one on another: a server is gone once all its pools are."""
+    addresses = [
+        PoolAddress("0.0", "http://a", None, 0, 1, 100),
+        PoolAddress("0.1", "http://a", None, 1, 1, 100),
+        PoolAddress("1", "http://b", None, None, 1, 100),
+    ]
+
+    async def of(*pools: str) -> list[list[str]]:
+        made = Gauges(addresses, 0.0)
+        await made.close()
+        return made.replicas(pools)
+
+    assert asyncio.run(of("0.0", "1")) == [["1"]]
+    assert asyncio.run(of("0.0", "0.1")) == [["0.0", "0.1"]]
 
 
 async def test_a_closed_pool_counts_again_once_its_server_takes_requests(servers: list[Server]) -> None:

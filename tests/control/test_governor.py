@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concur_batch.control.governor import SILENT_PERIODS, Governor, Row
-from concur_batch.control.member import Event, Membership, Permit, State
+from concur_batch.control.member import Event, Membership, Permit, Spent, State
 from concur_batch.engine.protocol import Reading
 from concur_batch.trace.schema import CONTROL
 from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap, Steady
@@ -68,6 +68,8 @@ class Run:
 
     def period(self, silent: str = "", **figures: int) -> tuple[list[Permit], dict[str, Row]]:
         self.now_seconds += 1.0
+        for pool in self.pools.values():
+            pool.second = round(self.now_seconds) - 1
         readings = {name: [pool.reading(**figures)] for name, pool in self.pools.items() if name not in silent}
         permits, rows = self.governor.period(readings, self.now_seconds)
         return permits, {row["pool"]: row for row in rows}
@@ -166,12 +168,33 @@ def test_a_pool_is_closed_after_three_silent_periods_and_not_before() -> None:
     assert rows["p"]["window_after"] == 4
 
 
+def test_a_pool_found_down_counts_again_with_a_reading_that_was_begun_afterwards() -> None:
+    """Several readings a period: those from before the failure say nothing of it."""
+    run = Run(Steady(policy="steady", initial_window=4), "pq")
+    arrive(run.admission, "ab")
+    run.admission.take(Event("down", "a", 1), run.now_seconds + 0.8)
+    assert run.admission.windows["p"].closed
+    before = [replace(run.pools["p"].reading(), at_seconds=run.now_seconds + at) for at in (0.25, 0.5, 0.75)]
+    _, (row, _) = run.governor.period({"p": before}, run.now_seconds + 1.0)
+    assert row["pool_state"] == "suspect"
+    after = replace(run.pools["p"].reading(), at_seconds=run.now_seconds + 1.25)
+    _, (row, _) = run.governor.period({"p": [after]}, run.now_seconds + 2.0)
+    assert row["pool_state"] == "open"
+
+
+def test_a_cut_at_the_least_window_teaches_nothing() -> None:
+    run = Run(concur(initial_window=1, slow_start=True, remember_collapse=True))
+    arrive(run.admission, "abcdefgh")
+    assert [run.row(**CONGESTED)["branch"] for _ in range(3)] == ["cut"] * 3
+    assert [run.row(**UNDERUSED)["window_after"] for _ in range(3)] == [3, 6, 12]
+
+
 def test_an_answer_that_is_only_late_closes_nothing() -> None:
     run = Run(concur())
     arrive(run.admission, "abcdef")
     run.row()
     for _ in range(2 * SILENT_PERIODS):
-        permits, rows = run.governor.period({}, run.now_seconds, awaited=("p",))
+        permits, rows = run.governor.period({}, run.now_seconds, late=("p",))
         assert (permits, rows[0]["pool_state"], rows[0]["stale"], rows[0]["branch"]) == ([], "open", True, "hold")
     assert run.governor.silent() == []
 
@@ -363,9 +386,9 @@ def test_suspended_by_the_operator_the_row_says_so() -> None:
 
 def test_what_the_turns_of_a_period_spent_is_summed_by_pool() -> None:
     run = Run(concur(), "pq")
-    run.governor.spent("p", 100, 80, 5)
-    run.governor.spent("p", 50, 20, 1)
-    run.governor.spent("q", 7, 0, 7)
+    run.governor.spent("p", Spent(100, 80, 5))
+    run.governor.spent("p", Spent(50, 20, 1))
+    run.governor.spent("q", Spent(7, 0, 7))
     names = ("request_input_tokens", "request_device_hit_tokens", "recomputed_tokens")
     _, rows = run.period()
     assert {pool: tuple(row[name] for name in names) for pool, row in rows.items()} == {
@@ -390,7 +413,7 @@ def test_a_drift_between_engine_and_requests_is_on_record_once_it_is_known() -> 
     run = Run(concur())
     known = []
     for period in range(60):
-        run.governor.spent("p", 500, 50, 0)
+        run.governor.spent("p", Spent(500, 50, 0))
         row = run.row(missed=100, hits=900)
         if row["drift_hit_rate"] is not None:
             known.append(period)

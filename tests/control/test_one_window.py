@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -20,11 +21,10 @@ from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.cost import CostModel
 from concur_batch.workload.schema import Concur, Extensions
 
-# A period of a day: the controller's own loop never wakes, its periods are ended by hand.
 CONTROL = Concur(
     policy="concur",
     initial_window=3,
-    period_seconds=86_400,
+    period_seconds=0.5,
     extensions=Extensions(longest_tool_wait_seconds=5, long_request_tokens=150),
 )
 COST = CostModel(1e-3, 0.0, 0.02, 0.0, 0.0)
@@ -91,7 +91,7 @@ def simulate() -> None:
     ]
     config = EngineConfig(pool_tokens=2500)
     engines = {"0": EnginePlan(config, COST), "1": EnginePlan(config, COST, outage_seconds=(6.3, 14.2))}
-    simulate_batch(plans, CONTROL.model_copy(update={"period_seconds": 0.5}), engines)
+    simulate_batch(plans, CONTROL, engines)
 
 
 async def test_the_controller_decides_as_the_simulated_batch_call_for_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +104,8 @@ async def test_the_controller_decides_as_the_simulated_batch_call_for_call(monke
         *("arrive", "boundary", "large", "down", "release")
     }
 
+    # Its own loop never wakes: its periods are ended by hand.
+    monkeypatch.setattr(Controller, "_control", lambda _: asyncio.sleep(3600))
     controller, host = make_controller(), Host()
     moment = [0.0]
     monkeypatch.setattr(controller, "_now", lambda: moment[0])
@@ -118,7 +120,7 @@ async def test_the_controller_decides_as_the_simulated_batch_call_for_call(monke
             case "beat":
                 assert await controller.beat("host", list(arguments[0]), {})
             case "spent":
-                assert await controller.beat("host", [], {arguments[0]: arguments[1:]})
+                assert await controller.beat("host", [], {arguments[0]: arguments[1]})
             case "period":
                 readings = {pool: of[0] for pool, of in arguments[0].items() if of}
                 controller._period([Answers(readings, frozenset())])
@@ -143,7 +145,7 @@ def permits_of(call: Call) -> list[Any]:
 def make_controller() -> Controller:
     recorder = SimpleNamespace(commit=SimpleNamespace(remote=_commit))
     # Nobody listens on this port; none of these pools is asked for anything before the end.
-    pools = tuple(PoolAddress(name, "http://127.0.0.1:9", None, None, 1, 2500) for name in POOLS)
+    pools = tuple(PoolAddress(name, f"http://127.0.0.1:{9 + int(name)}", None, None, 1, 2500) for name in POOLS)
     return Controller(ControllerConfig("run", 0.0, pools, CONTROL, agents=16, hosts=1), recorder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from statistics import median
@@ -34,7 +35,7 @@ def queue(*members: Member, place: int = 0, held: dict[str, int] | None = None, 
     made = Queue(Rules(**rules), place, held or {})
     for number, member in enumerate(members):
         member.ticket, member.since_seconds = number, float(number)
-        made.add("abcdefgh"[number], member)
+        made.add({"abcdefgh"[number]: member})
     return made
 
 
@@ -93,8 +94,8 @@ def test_an_agent_that_comes_from_another_queue_stands_by_when_it_began_to_wait(
     members = [Member() for _ in range(3)]
     made = queue(members[0])
     members[1].ticket, members[2].ticket = 5, 3
-    made.add("b", members[1])
-    made.add("c", members[2])
+    made.add({"b": members[1]})
+    made.add({"c": members[2]})
     assert order(made, members) == "acb"
 
 
@@ -240,3 +241,29 @@ def test_a_burst_of_mixed_sizes_starves_nobody_by_size() -> None:
     assert max(waits) <= 2.5 * median(waits)
     starved = first_turns("smallest", shuffled)
     assert [wait for _, wait in sorted(zip(shuffled, starved, strict=True))] == sorted(starved)
+
+
+@given(
+    st.lists(MEMBERS, min_size=1, max_size=8),
+    st.lists(st.tuples(st.sampled_from("xyz"), st.integers(-3, 3)), max_size=30),
+    st.sampled_from([{}, {"x": 3.0, "y": 0.5}]),
+)
+def test_who_is_next_follows_the_places_that_groups_hold(
+    members: list[Member], changes: list[tuple[str, int]], shares: dict[str, float]
+) -> None:
+    """However places come and go, the next one is the one that a look at all of them finds."""
+    held = dict.fromkeys("xyz", 5)
+    made = queue(*members, held=held, shares=shares)
+    for group, change in changes:
+        before, held[group] = held[group], max(0, held[group] + change)
+        if held[group] < before:  # as the admission does
+            made.touch(group)
+        found = made.next(0.0)
+        assert found is not None
+        assert found[0] == min(_rank(member, number, held, shares) for number, member in enumerate(members))
+
+
+def _rank(member: Member, ticket: int, held: dict[str, int], shares: dict[str, float]) -> tuple[float, ...]:
+    priority, group, deadline = member.traits
+    share = held[group] / shares.get(group, 1.0)
+    return (1.0, -priority, share, 0, math.inf if deadline is None else deadline, 0.0, ticket)

@@ -186,3 +186,38 @@ def test_a_group_shares_all_pools_together() -> None:
     permits = resize(admission, 2)
     assert sorted(granted(permits)) == ["a", "b", "e", "f"]
     assert granted(release(admission, "a", 1.0)) == "c"
+
+
+def test_an_agent_longer_than_a_pool_goes_to_one_that_holds_it() -> None:
+    admission = opened(4, "pq")
+    admission.windows["p"].pool_tokens, admission.windows["q"].pool_tokens = 1000, 3000
+    assert arrive(admission, "a", tokens=999) == [Permit("a", 1, True, "p")]
+    assert arrive(admission, "b", tokens=1000) == [Permit("b", 1, True, "q")]
+    # One that has outgrown its pool asks again.
+    assert admission.take(Event("large", "a", 1, 1000), 1.0) == [Permit("a", 2, True, "q")]
+    resize_q(admission, 2, 2.0)
+    assert arrive(admission, "c", tokens=2000) == []  # p has room, and is too small
+    assert waiting(admission) == "c"
+    assert granted(release(admission, "a", 3.0)) == "c"
+
+
+def test_an_agent_longer_than_any_pool_is_let_in_to_be_told_so() -> None:
+    admission = opened(4, "pq")
+    admission.windows["p"].pool_tokens, admission.windows["q"].pool_tokens = 1000, 3000
+    assert granted(arrive(admission, "a", tokens=5000)) == "a"
+
+
+def test_many_that_are_displaced_at_once_keep_their_order() -> None:
+    admission = opened(1, "pqr")
+    for window in admission.windows.values():
+        window.pool_tokens = 1000
+    agents = "abcdefghi"
+    admission.resize(dict.fromkeys("pqr", 3), 0.0)
+    arrive(admission, agents)
+    obey(admission, admission.resize(dict.fromkeys("pqr", 0), 1.0), 2.0)
+    order = [agent for window in "pqr" for agent in admission.windows[window].paused]
+    assert sorted(order) == list(agents)
+    waited = sorted(agents, key=lambda agent: admission.member(agent).ticket)  # type: ignore[union-attr]
+    admission.close("p", 3.0)
+    admission.close("q", 3.0)
+    assert granted(admission.resize({"r": 9}, 4.0)) == "".join(waited)

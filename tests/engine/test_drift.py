@@ -1,12 +1,13 @@
 """The engine's account of its hits against the requests' own."""
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from concur_batch.engine.drift import LAG_PERIODS, LEAST_TOKENS, WINDOW_LAGS, Drift, DriftMeter
+from concur_batch.engine.drift import LEAST_TOKENS, WINDOW_LAGS, Drift, DriftMeter
 from concur_batch.engine.signals import Sample
 
+LAG_PERIODS = 5
 FULL = (WINDOW_LAGS + 1) * LAG_PERIODS
 
 
@@ -17,7 +18,7 @@ def counted(lookups: int, hits: int) -> Sample:
 def steady(engine: tuple[int, int], requests: tuple[int, int], periods: int = FULL) -> DriftMeter:
     meter = DriftMeter()
     for _ in range(periods):
-        meter.add(counted(*engine), *requests)
+        meter.add(counted(*engine), *requests, LAG_PERIODS)
     return meter
 
 
@@ -47,9 +48,9 @@ def test_equal_accounts_never_drift_whatever_the_lag_and_the_silence(
     for period in range(periods):
         lookups, hits = lookups + engine[period][0], hits + engine[period][1]
         if period in silent:
-            meter.add(Sample(stale=True, answered=False), *own[period])
+            meter.add(Sample(stale=True, answered=False), *own[period], LAG_PERIODS)
         else:
-            meter.add(counted(lookups, hits), *own[period])
+            meter.add(counted(lookups, hits), *own[period], LAG_PERIODS)
             lookups = hits = 0
         found = meter.drift()
         if found is not None:
@@ -111,30 +112,29 @@ def test_a_window_that_is_not_full_or_holds_too_little_says_nothing() -> None:
 
 def test_a_restart_begins_anew() -> None:
     meter = steady((1000, 820), (1000, 320))
-    meter.add(Sample(stale=True, restarted=True), 1000, 0)
+    meter.add(Sample(stale=True, restarted=True), 1000, 0, LAG_PERIODS)
     assert meter.drift() is None
     for _ in range(FULL):
-        meter.add(counted(1000, 320), 1000, 320)
+        meter.add(counted(1000, 320), 1000, 320, LAG_PERIODS)
     assert drift(meter).hit_rate_difference == 0
 
 
 def test_the_first_sample_which_has_no_difference_holds_nothing() -> None:
     meter = DriftMeter()
-    meter.add(Sample(), 10**9, 0)  # completed now, counted before the first reading
+    meter.add(Sample(), 10**9, 0, LAG_PERIODS)  # completed now, counted before the first reading
     for _ in range(FULL):
-        meter.add(counted(1000, 500), 1000, 500)
+        meter.add(counted(1000, 500), 1000, 500, LAG_PERIODS)
     assert drift(meter) == Drift(0.0, 1.0)
 
 
-@given(st.integers(6, 20))
-def test_a_longer_lag_can_be_told(lag: int) -> None:
-    """A hit rate that collapses at once, seen by the requests a lag later."""
-    periods = (WINDOW_LAGS + 1) * lag
-    assume(periods > FULL)
-    meter = DriftMeter(lag)
-    hits = [900] * (periods // 2) + [0] * (2 * periods)
-    for period in range(2 * periods):
-        before = hits[max(0, period - lag)]
-        meter.add(counted(1000, hits[period]), 1000, before)
+@given(st.integers(6, 40), st.integers(0, 40))
+def test_a_lag_that_grows_in_the_run_explains_what_it_causes(lag: int, begins: int) -> None:
+    """A hit rate that collapses at once, seen by the requests a lag later, which is known while they are under way."""
+    meter = DriftMeter()
+    hits = [900] * (FULL + begins) + [0] * (20 * lag)
+    for period in range(len(hits)):
+        longest = 1 if period < FULL else min(lag, period - FULL + 1)
+        before = hits[period - longest] if period >= longest else 900
+        meter.add(counted(1000, hits[period]), 1000, before, longest)
         found = meter.drift()
         assert found is None or found.note == ""

@@ -38,6 +38,7 @@ class Server:
         self.aborted: list[str] = []
         self.is_ready = True
         self.knows_ready = True
+        self.told: bytes | None = None
         self.asked_ready = 0
         self.dp_size = 1
 
@@ -80,6 +81,8 @@ class Server:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """A rank's gauges appear once it has generated; rank 1's pool is smaller."""
+        if self.told is not None:
+            return web.Response(body=self.told + b"\n", content_type="text/plain", charset="utf-8")
         ranks = {body.get("routed_dp_rank", 0) for body in self.bodies}
         label = ',dp_rank="{}"' if self.dp_size > 1 else ""
         lines = [
@@ -206,6 +209,15 @@ async def test_a_cancelled_call_aborts_the_request_on_the_engine(server: Server)
 async def breaks(body: dict[str, Any]) -> web.StreamResponse:
     """A connection that ends in the midst of an answer."""
     raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("metrics", [b"sglang:kv_used_tokens 1\xff", b"sglang:kv_used_tokens +Inf"])
+async def test_metrics_that_make_no_sense_are_an_error_of_the_engine(server: Server, metrics: bytes) -> None:
+    server.told = metrics
+    client = SglangEngine(server.url, 5, 0)
+    with pytest.raises(EngineError):
+        await client.read()
+    await client.close()
 
 
 @pytest.mark.parametrize("healthy", [True, False])

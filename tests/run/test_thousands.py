@@ -38,7 +38,8 @@ def most_threads_of_hosts() -> Iterator[dict[int, int]]:
 
 def test_two_thousand_agents_are_alive_together_and_all_finish(tmp_path: Path) -> None:
     """peers.md section 3 row 13: actors that stall silently at 1,000 calls, or start a thread an agent."""
-    with most_threads_of_hosts() as threads, engine_server(tmp_path, {"synthetic": {"turns": [5, 7], "output_words": [8, 24]}}) as url:
+    synthetic = {"synthetic": {"turns": [5, 7], "output_words": [8, 24]}}
+    with most_threads_of_hosts() as threads, engine_server(tmp_path, synthetic) as url:
         workload = write_workload(
             tmp_path,
             2000,
