@@ -80,7 +80,7 @@ async def test_a_server_that_is_gone_is_not_late(servers: list[Server]) -> None:
 
 async def test_a_question_that_fails_is_late_no_more(servers: list[Server], monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that takes connections and answers nothing: whichever reading of a period its question ends in."""
-    monkeypatch.setattr("concur_batch.engine.sglang._READ_TIMEOUT", ClientTimeout(total=0.3))
+    monkeypatch.setattr("concur_batch.engine.http.READ_TIMEOUT", ClientTimeout(total=0.3))
     made = gauges(servers)
     servers[1].let.clear()
     late = [bool((await made.read(closed=(), within_seconds=0.1)).late) for _ in range(9)]

@@ -95,7 +95,7 @@ class Server:
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Server]:
-    monkeypatch.setattr("concur_batch.engine.sglang.random.uniform", lambda low, high: 0.0)
+    monkeypatch.setattr("concur_batch.engine.http.random.uniform", lambda low, high: 0.0)
     server = Server()
     await server.start()
     yield server
