@@ -6,6 +6,7 @@ Agents are not Ray calls: Ray's limit of concurrent calls to an async actor does
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import sys
@@ -17,7 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayError
 
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.gate import Draining
@@ -99,6 +100,8 @@ class AgentHost:
         await asyncio.gather(*tasks)
         await self._records.sent()
         await self._link.sent()
+        with contextlib.suppress(RayError):  # a controller that restarts has lost what it counted anyway
+            await self._link.beat()
 
     async def permit(self, incarnation: int, permits: list[Permit]) -> None:
         """Take the controller's permits; those of one that has died since are void."""

@@ -58,6 +58,8 @@ class Controller:
         orders = kept or Orders(config.control)
         self._governor = Governor(orders.control, [pool.name for pool in config.pools], config.agents)
         self._governor.admission.suspended = orders.suspended
+        for pool in config.pools:
+            self._governor.admission.windows[pool.name].pool_tokens = pool.tokens
         if ordered := orders.since(config.control):
             self._governor.note(f"after a restart of the controller: {', '.join(ordered)}")
         self._hosts: dict[str, Any] = {}
@@ -70,11 +72,14 @@ class Controller:
         self._begun = asyncio.Event()
 
     async def open(self) -> None:
-        """Start the control loop."""
+        """Start the control loop. Nobody is granted anything before the engine's counters have been read once, so that
+        the first period counts all that the agents caused."""
         if self._loop is None:
             self._gauges = Gauges(self._config.pools, self._offset)
             self._records: Outbox[bytes] = Outbox(self._commit)
+            self._priming = asyncio.create_task(self._prime())
             self._loop = asyncio.create_task(self._control())
+        await self._priming
 
     async def incarnation(self) -> int:
         """Which controller this is, of those that Ray has started one after the other."""
@@ -239,6 +244,9 @@ class Controller:
         for host, batch in by_host.items():
             if host in self._hosts:
                 self._hosts[host].permit.remote(self._incarnation, batch)
+
+    async def _prime(self) -> None:
+        self._governor.prime((await self._read()).readings, self._now())
 
     async def _control(self) -> None:
         opened = next_seconds = time.monotonic()

@@ -62,6 +62,11 @@ class Governor:
         """How many readings of each pool a period wants, at equal distances."""
         return _READINGS_TO_AVERAGE if _smoothing(self.control)[0] == "mean" else 1
 
+    def prime(self, readings: Mapping[str, Reading], now_seconds: float) -> None:
+        """Take the counters as they are before the batch begins, by pool: differences count from there."""
+        for name, reading in readings.items():
+            self._pools[name].sampler.sample([reading], now_seconds)
+
     def begin(self, now_seconds: float) -> list[Permit]:
         """Begin to grant. Where places are held already, after a restart, the windows go on from those."""
         windows = self.admission.windows

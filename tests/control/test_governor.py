@@ -99,6 +99,18 @@ def test_a_row_holds_every_column_of_the_control_table_and_no_other(control: Any
     assert run.governor.last_rows == rows
 
 
+def test_the_first_period_counts_from_before_the_batch() -> None:
+    counted = {}
+    for primed in (False, True):
+        governor, pool = Governor(concur(), ["p"], 4), Pool()
+        if primed:
+            governor.prime({"p": pool.reading()}, 0.0)
+        governor.begin(0.0)
+        _, (row,) = governor.period({"p": [pool.reading(missed=30, hits=70)]}, 1.0)
+        counted[primed] = row["lookup_tokens"]
+    assert counted == {False: None, True: 100}
+
+
 def test_nothing_is_granted_before_it_begins() -> None:
     governor = Governor(concur(), ["p"], 9)
     assert arrive(governor.admission, "abcde") == []
