@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from concur_batch.cli.refusal import refuse
 from concur_batch.control.audit import audit as diagnose
 from concur_batch.control.audit import by_pool, operator_changes
 from concur_batch.control.finding import LEAST_PERIODS, Finding, Row
@@ -31,8 +31,7 @@ def audit(run: Annotated[Path, typer.Argument(help="The run's directory.")]) -> 
         control = found.table("control").sort_by("seconds").to_pylist()
         agents = found.agents_final().to_pylist()
     except TraceError as error:
-        print(f"concur: {error}", file=sys.stderr)
-        sys.exit(2)
+        refuse(f"concur: {error}", 2)
     settings = found.manifest["workload"]["control"]
     pools = by_pool(control)
     periods = max(map(len, pools.values()), default=0)

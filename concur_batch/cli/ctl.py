@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from concur_batch.cli.refusal import nearest, refuse
 from concur_batch.driver.operate import NoAnswer, NotRunning, Operation, operating
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.reading import Run
@@ -72,14 +71,12 @@ def _explain_absence(run: Run, operation: Operation, agent: str) -> NoReturn:
     running = [row["agent_id"] for row in picture["agents"]]
     ended = {row["agent_id"]: row["status"] for row in run.agents_final().select(["agent_id", "status"]).to_pylist()}
     if agent in ended:
-        _fail(f"concur: {agent} has ended already: {ended[agent]}", 2)
+        refuse(f"concur: {agent} has ended already: {ended[agent]}", 2)
     if agent in running:
-        _fail(f"concur: {agent} is at its end already", 2)
+        refuse(f"concur: {agent} is at its end already", 2)
     if picture["silent_hosts"]:
-        _fail(f"concur: {agent}: not found, but {', '.join(picture['silent_hosts'])} does not answer; try again", 1)
-    near = difflib.get_close_matches(agent, [*running, *ended], 3) or sorted(running)[:3]
-    hint = f"; there are for instance {', '.join(near)}" if near else ""
-    _fail(f"concur: {agent}: no such agent in this run{hint}", 2)
+        refuse(f"concur: {agent}: not found, but {', '.join(picture['silent_hosts'])} does not answer; try again", 1)
+    refuse(f"concur: {agent}: no such agent in this run{nearest(agent, [*running, *ended])}", 2)
 
 
 @contextmanager
@@ -90,15 +87,10 @@ def _run(context: typer.Context) -> Iterator[tuple[Run, Operation]]:
         with operating(run) as operation:
             yield run, operation
     except InputError as error:
-        _fail(str(error), 2)
+        refuse(str(error), 2)
     except NotRunning as error:
-        _fail(f"concur: {error}", 2)
+        refuse(f"concur: {error}", 2)
     except TraceError as error:
-        _fail(f"concur: {error}", 2)
+        refuse(f"concur: {error}", 2)
     except NoAnswer as error:
-        _fail(f"concur: {error}", 1)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
-    sys.exit(code)
+        refuse(f"concur: {error}", 1)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import pyarrow.compute as pc
 import typer
 
+from concur_batch.cli.refusal import nearest, refuse
 from concur_batch.report.life import tell
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.reading import Run
@@ -28,12 +27,8 @@ def explain(
         )
         if not attempts and not turns:
             known = sorted(set(found.table("turns", columns=["agent_id"])["agent_id"].to_pylist()))
-            near = difflib.get_close_matches(agent, known, 3) or known[:3]
-            hint = f"; there are for instance {', '.join(near)}" if near else ""
-            print(f"concur: --agent {agent}: no such agent has done anything in {run}{hint}", file=sys.stderr)
-            sys.exit(2)
+            refuse(f"concur: --agent {agent}: no such agent has done anything in {run}{nearest(agent, known)}", 2)
     except TraceError as error:
-        print(f"concur: {error}", file=sys.stderr)
-        sys.exit(2)
+        refuse(f"concur: {error}", 2)
     for seconds, what in tell(attempts, turns, tools, found.table("control").to_pylist()):
         print(f"{seconds:9.2f}  {what}")

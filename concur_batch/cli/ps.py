@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from concur_batch.cli.refusal import refuse
 from concur_batch.driver.operate import NoAnswer, NotRunning, operating
 from concur_batch.report.standing import STATES, list_view, overview_view, standing
 from concur_batch.trace.files import TraceError
@@ -31,13 +32,13 @@ def ps(
 ) -> None:
     """Show agents by state, the longest waits, stragglers and the windows, of a run that goes on or has ended."""
     if state is not None and state not in STATES:
-        _fail(f"concur: --state {state}: no such state; {one_of(state, STATES)}", 2)
+        refuse(f"concur: --state {state}: no such state; {one_of(state, STATES)}", 2)
     try:
         picture = _look(run)
     except TraceError as error:
-        _fail(f"concur: {error}", 2)
+        refuse(f"concur: {error}", 2)
     except NoAnswer as error:
-        _fail(f"concur: {error}", 1)
+        refuse(f"concur: {error}", 1)
     states = STATES if state is None else (state,)
     listed = all_ or state is not None
     if as_json:
@@ -64,8 +65,3 @@ def _look(run: Path) -> dict[str, Any]:
         rows = found.table("control").sort_by("seconds").to_pylist()
         control = list({row["pool"]: row for row in rows}.values())
     return standing(found.manifest, [row for row in ended if row["final"]], control, live, note)
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    print(message, file=sys.stderr)
-    sys.exit(code)

@@ -15,6 +15,7 @@ from concur_batch.agent.increment import rewriting
 from concur_batch.agent.prompting import initial_messages, observation_role
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tokenizer import TokenizerError, load_tokenizer
+from concur_batch.cli.refusal import refuse
 from concur_batch.cli.signals import Stopped, stopped_by_signals
 from concur_batch.driver.cluster import Cluster, ClusterError
 from concur_batch.driver.directory import make_run_directory
@@ -64,11 +65,11 @@ def run(
         _check_sandbox(loaded)
         code = _run(loaded, tasks, ray_address, console, as_json)
     except InputError as error:
-        _fail(str(error), 2)
+        refuse(str(error), 2)
     except TokenizerError as error:
-        _fail(f"concur: {error}", 2)
+        refuse(f"concur: {error}", 2)
     except (ClusterError, EngineError, TraceError, RunFailed) as error:
-        _fail(f"concur: {error}", 1)
+        refuse(f"concur: {error}", 1)
     sys.exit(code)
 
 
@@ -123,7 +124,7 @@ def _drive(
                 cluster = Cluster(ray_address)
         except Stopped as stopped:
             update_manifest(run_dir, status="interrupted")
-            _fail("concur: stopped before the run began", stopped.exit_code)
+            refuse("concur: stopped before the run began", stopped.exit_code)
         except ClusterError:
             update_manifest(run_dir, status="failed")
             raise
@@ -145,9 +146,4 @@ def _check_sandbox(loaded: Loaded) -> None:
     if isinstance(loaded.workload.tools, SandboxTools):
         problem = check()
         if problem is not None:
-            _fail(f"concur: {problem}", 2)
-
-
-def _fail(message: str, code: int) -> None:
-    print(message, file=sys.stderr)
-    sys.exit(code)
+            refuse(f"concur: {problem}", 2)

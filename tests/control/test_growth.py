@@ -102,8 +102,8 @@ def test_a_hung_agent_cannot_hold_the_congestion_open_for_ever() -> None:
 def test_fifty_failures_inside_one_tick_are_one_cut_and_the_window_recovers() -> None:
     """peers.md section 3 row 5: one burst of failures was many halvings, and the limit never recovered.
 
-    Fifty agents of 64 find a thrashing pool within one period; H stays low for five. One cut; slow growth is back at
-    64 within 16 + 10 periods.
+    64 agents thrash and H stays low for five periods: one cut; slow growth is back at 64 within 16 + 10 periods. (A
+    burst of failing requests is in test_governor.)
     """
     law, admission, letters = policy(cut_cooldown_seconds=2.0), opened(64), [chr(1000 + n) for n in range(64)]
     arrive(admission, letters)
