@@ -1,4 +1,5 @@
-# What the recipes for CPU servers share; sourced, after `recipe` (the make target) and `venv` are set.
+# What the recipes for CPU servers share; sourced, after `here` (the recipe's directory), `recipe` (the make
+# target) and `venv` are set.
 #
 # Each result counts as made only once its `.stamp` is in place; it holds a digest of what the result was made from.
 
@@ -43,6 +44,18 @@ take_turn() {
 install() {
   quietly "$base_python" -m pip --python "$venv/bin/python" install --quiet --progress-bar off --no-compile "$@"
 }
+
+# Make `venv` with the packages that are pinned beside the recipe, anew: a half-made environment is not mended, and pip's
+# own download cache keeps what was fetched.
+make_venv() {
+  rm -rf "$venv"
+  "$base_python" -m venv --without-pip "$venv"
+  say "  installing torch and the pinned packages"
+  install --requirement "$here/requirements.txt"
+}
+
+# Where the packages of `venv` lie.
+site_packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
 
 # The model that all CPU servers serve, made with the torch, transformers, gguf and accelerate of `venv`.
 make_model() {

@@ -38,8 +38,6 @@ from tools_env.sandbox import SANDBOXES_PER_CORE, SandboxEnvironment
 from tools_env.spec import ToolEnvironment
 from tools_env.synthetic import SyntheticEnvironment
 
-__all__ = ["AgentHost", "HostConfig", "make_tools"]
-
 _LAG_PROBE_SECONDS = 0.05
 
 

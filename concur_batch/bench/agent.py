@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from concur_batch.agent.claim import Claim, Wish
+from concur_batch.agent.transcript import account
 from concur_batch.bench.plan import Plan, Turn
 from concur_batch.simulator.request import Completion, Request, TokenIds
 
@@ -69,9 +70,10 @@ class PlannedAgent:
 
     def recomputed_tokens(self, completion: Completion, page_size: int) -> int:
         """How much of a generation's prompt had been computed for this agent before, and was again."""
-        # The newest output token has no KV before it is part of a prompt, and a cache keeps whole pages only.
-        reusable_tokens = max(0, self.context_tokens - 1) // page_size * page_size
-        return max(0, reusable_tokens - completion.cached_tokens)
+        # The newest output token has no KV before it is part of a prompt.
+        known_tokens = max(0, self.context_tokens - 1)
+        cached_tokens = completion.cached_tokens
+        return account(known_tokens, completion.prompt_tokens, cached_tokens, 0, 0, page_size).recomputed
 
     def account(self, completion: Completion, recomputed_tokens: int) -> None:
         """Count a generation that ended."""

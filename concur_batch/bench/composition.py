@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 from concur_batch.bench.batch import simulate_batch
 from concur_batch.bench.load import write_workload
 from concur_batch.bench.plan import EnginePlan, Plan, Turn
-from concur_batch.bench.processes import ProcessTree
+from concur_batch.bench.processes import watched_command
 from concur_batch.simulator.config import EngineConfig
 from concur_batch.trace.reading import Run
 from concur_batch.workload.schema import AgentCap, NoControl
@@ -77,11 +76,7 @@ def watched_run(directory: Path, agents: int, url: str, overrides: Mapping[str, 
     """One `concur run`, with a controller that counts."""
     workload = write_workload(directory, agents, url, overrides)
     command = [sys.executable, "-m", "concur_batch.bench.metered_run", "run", str(workload), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        with ProcessTree(process) as tree:
-            output, log = process.communicate()
-    if process.returncode != 0:
-        raise SystemExit(f"exit code {process.returncode}: {log.decode()[-2000:]}")
-    run = Run(json.loads(output.splitlines()[-1])["run_dir"])
+    summary, tree = watched_command("a run whose controller counts", command)
+    run = Run(summary["run_dir"])
     (counts,) = {row["changes"] for row in run.table("control", columns=["changes"]).to_pylist()} - {None}
     return Watched(run, tree.samples[-1][1], json.loads(counts))

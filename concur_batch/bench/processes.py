@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
@@ -61,6 +64,22 @@ class ProcessTree:
             self.samples.append((time.time(), cpu_seconds))
             self.peak_bytes = max(self.peak_bytes, total_bytes)
             self._ended.wait(self.period_seconds)
+
+
+def watched_command(
+    name: str, command: Sequence[str], *, whole_machine: bool = False
+) -> tuple[dict[str, Any], ProcessTree]:
+    """Run a `concur run … --json` to its end: its summary, and the samples of its process tree.
+
+    Raises SystemExit with `name` and the end of the command's log where it fails.
+    """
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with ProcessTree(process, whole_machine=whole_machine) as tree:
+            output, log = process.communicate()
+    if process.returncode != 0:
+        raise SystemExit(f"{name}: exit code {process.returncode}: {log.decode()[-2000:]}")
+    summary: dict[str, Any] = json.loads(output.splitlines()[-1])
+    return summary, tree
 
 
 def machine_cpu_seconds() -> float:

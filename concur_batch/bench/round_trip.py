@@ -33,7 +33,6 @@ class Trip:
     load: Load
     seconds: float
     cpu_seconds: float
-    reports: int
     report_seconds: list[float]
     vacant_seconds: list[float]
     queue: list[tuple[float, int, int]]
@@ -73,14 +72,12 @@ async def _run(load: Load, controller: Any, hosts: Sequence[Any]) -> Trip:
     runs = [host.run.remote(load, share, start) for host, share in zip(hosts, shares, strict=True)]
     accounts: list[HostAccount] = await asyncio.gather(*runs)
     after = await controller.meter.remote()
-    spent = {name: after[name] - before.get(name, 0) for name in ("cpu_seconds", "reports")}
     freed = sorted(moment for account in accounts for moment in account.freed_seconds)
     granted = sorted(moment for account in accounts for moment in account.granted_seconds)
     return Trip(
         load,
         seconds=granted[-1] - start,
-        cpu_seconds=spent["cpu_seconds"],
-        reports=int(spent["reports"]),
+        cpu_seconds=after["cpu_seconds"] - before["cpu_seconds"],
         report_seconds=[seconds for account in accounts for seconds in account.report_seconds],
         # Places go to those who wait one for one, so the i-th that was freed is the (cap + i)-th that was granted.
         vacant_seconds=[grant - free for free, grant in zip(freed, granted[load.cap :], strict=False)],

@@ -9,7 +9,6 @@ worth printing.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import subprocess
@@ -31,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from concur_batch.bench.load import engine_server, mock_server, write_workload
-from concur_batch.bench.processes import ProcessTree, machine_cpu_seconds
+from concur_batch.bench.processes import machine_cpu_seconds, watched_command
 from concur_batch.trace.reading import Run
 
 _TURNS = 10
@@ -64,12 +63,7 @@ def measure_run(
     """One `concur run`, watched from outside; with a sandbox, CPU is the whole machine's, the engine's included."""
     workload = write_workload(directory, agents, url, overrides)
     command = [str(Path(sys.executable).with_name("concur")), "run", str(workload), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        with ProcessTree(process, whole_machine=sandbox) as tree:
-            output, log = process.communicate()
-    if process.returncode != 0:
-        raise SystemExit(f"{name}: exit code {process.returncode}: {log.decode()[-2000:]}")
-    summary = json.loads(output.splitlines()[-1])
+    summary, tree = watched_command(name, command, whole_machine=sandbox)
     run = Run(summary["run_dir"])
     turns = run.table("turns", columns=["generation_started_seconds", "ended_seconds"])
     began = datetime.fromisoformat(run.manifest["started_at"]).timestamp()

@@ -135,11 +135,6 @@ class Controller:
             del self._host_of[agent]
         self._push(self._governor.admission.release(agents, self._now()))
 
-    async def change(self, control: AnyControl, note: str) -> None:
-        """Go on under other settings of the same policy; `note` goes on record. Raises ValueError."""
-        self._governor.change(control)
-        self._governor.note(note)
-
     async def set(self, settings: Sequence[str]) -> list[str]:
         """Change settings, given as `control.u_high=0.6`; what changed, a line each. Raises InputError, or TraceError
         where the change cannot be kept: it is not made then."""
@@ -148,7 +143,8 @@ class Controller:
         lines = differences(before, after)
         if lines:
             await self._keep(Orders(after, self._governor.admission.suspended))
-            await self.change(after, "; ".join(lines))
+            self._governor.change(after)
+            self._governor.note("; ".join(lines))
         return lines
 
     async def suspend(self, suspended: bool) -> bool:

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from concur_batch.agent.host import AgentHost, HostConfig
+from concur_batch.agent.config import HostConfig
+from concur_batch.agent.host import AgentHost
 from concur_batch.agent.rollout import sampling_parameters
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig

@@ -9,10 +9,11 @@ import asyncio
 import itertools
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import aiohttp
+import numpy as np
 import orjson
 
 from concur_batch.engine.protocol import (
@@ -95,6 +96,14 @@ class HttpEngine(ABC):
 
     async def close(self) -> None:
         await self._session.close()
+
+    async def _wake(self, ranks: Sequence[int], sampling: Mapping[str, Any]) -> None:
+        """Generate one token a dp rank, with the workload's sampling parameters: what is refused is known then, and
+        some gauges appear with a rank's first batch only."""
+        prompt = np.zeros(2, dtype=np.int32)
+        for rank in ranks:
+            pinned = rank if len(ranks) > 1 else None
+            await self.generate(GenerationRequest("probe", prompt, 1, 0, sampling, dp_rank=pinned))
 
     @abstractmethod
     async def _try(self, rid: str, request: GenerationRequest, tries: int) -> Generation:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
-import numpy as np
 import orjson
 
 from concur_batch.engine.http import READ_TIMEOUT, HttpEngine, failure, missing_signals, parse_answer
@@ -45,12 +44,8 @@ class SglangEngine(HttpEngine):
         refuses is known before any agent starts. Raises EngineError where it cannot be reached or is no SGLang."""
         info = await self._get_json("/server_info")
         ranks = tuple(range(int(info.get("dp_size") or 1)))
-        prompt = np.zeros(2, dtype=np.int32)
-        # Some gauges appear with the first batch only: what is missing after one is really missing.
-        for rank in ranks:
-            pinned = rank if len(ranks) > 1 else None
-            await self.generate(GenerationRequest("probe", prompt, 1, 0, sampling, dp_rank=pinned))
-        told = await self.read()
+        await self._wake(ranks, sampling)
+        told = await self.read()  # what is missing now is really missing
         readings = [told.get(rank, Reading(at_seconds=0.0)) for rank in ranks]
         states = info.get("internal_states") or [{}]
         fallback = info.get("max_total_num_tokens") or states[0].get("max_total_num_tokens")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import orjson
 
 from concur_batch.engine.http import HttpEngine, failure, missing_signals, parse_answer
@@ -40,12 +39,8 @@ class VllmEngine(HttpEngine):
         refuses is known before any agent starts. Raises EngineError where it cannot be reached or is no vLLM."""
         version = (await self._get_json("/version")).get("version")
         ranks = tuple(await self.read())
-        prompt = np.zeros(2, dtype=np.int32)
-        # With several ranks some gauges appear with the first batch only: what is missing after one is really missing.
-        for rank in ranks:
-            pinned = rank if len(ranks) > 1 else None
-            await self.generate(GenerationRequest("probe", prompt, 1, 0, sampling, dp_rank=pinned))
-        told = await self._pools()
+        await self._wake(ranks, sampling)
+        told = await self._pools()  # what is missing now is really missing
         pools = [told.get(rank, VllmPool(Reading(at_seconds=0.0), None)) for rank in ranks]
         sizes = tuple(pool.reading.pool_tokens for pool in pools)
         missing = missing_signals(pool.reading for pool in pools)

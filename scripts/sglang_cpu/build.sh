@@ -14,16 +14,12 @@ source "$here/../cpu_build.sh"
 
 build_venv() {
   say "making .venv-sglang (torch, sglang 0.5.23 and $(grep -c == "$here/requirements.txt") pinned packages; minutes, up to 3 GB)"
-  # A half-made environment is not mended but made anew: pip's own download cache keeps what was fetched.
-  rm -rf "$venv"
-  "$base_python" -m venv --without-pip "$venv"
-  say "  installing torch and the pinned packages"
-  install --requirement "$here/requirements.txt"
+  make_venv
   say "  installing sglang without its CUDA-only dependencies"
   install --no-deps triton==3.7.1 torchvision==0.28.0 xgrammar==0.2.7 sglang==0.5.23
   say "  adding the stand-ins of scripts/sglang_cpu/shim"
   local site
-  site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  site=$(site_packages)
   cp -r "$here/shim/." "$site/"
   echo 'import sglang_cpu_standins' > "$site/sglang_cpu_standins.pth"
   say "  checking that sglang imports (slow the first time)"

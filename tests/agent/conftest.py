@@ -1,4 +1,4 @@
-"""The tokenizers on which the agent's core is tested."""
+"""The tokenizers on which the agent's core is tested, and attempts without waits of chance."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from agent_models import DEMO, MOMENT, SMOLLM2
 
 from concur_batch.agent.encoding import Tokenizer
 from concur_batch.agent.tokenizer import load_tokenizer
+
+
+@pytest.fixture
+def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents whose pool refused them ask again at once."""
+    monkeypatch.setattr("concur_batch.agent.turn.random.uniform", lambda low, high: 0.0)
 
 
 @pytest.fixture(scope="session")

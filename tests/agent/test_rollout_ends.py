@@ -32,10 +32,7 @@ from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.member import State, Traits
 from concur_batch.engine.protocol import EngineDown, Generation, GenerationRequest
 
-
-@pytest.fixture(autouse=True)
-def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concur_batch.agent.turn.random.uniform", lambda low, high: 0.0)
+pytestmark = pytest.mark.usefixtures("no_jitter")
 
 
 # What is told of it while it runs.

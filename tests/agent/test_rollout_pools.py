@@ -28,10 +28,7 @@ from concur_batch.agent.services import Pool, Services
 from concur_batch.control.member import State
 from concur_batch.engine.protocol import ContextOverflow, EngineDown, PoolOverflow
 
-
-@pytest.fixture(autouse=True)
-def no_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concur_batch.agent.turn.random.uniform", lambda low, high: 0.0)
+pytestmark = pytest.mark.usefixtures("no_jitter")
 
 
 # Pools that go down.
