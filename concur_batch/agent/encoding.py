@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import tokenizers
 
 from concur_batch.agent.increment import Increments, closing
@@ -22,8 +25,18 @@ _EVERYTHING = re.compile(r"(?s).+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+TokenIds = npt.NDArray[np.int32]
+
+
+class _Piece(NamedTuple):
+    """A rendered text, encoded."""
+
+    ids: TokenIds
+    controls: int  # how many of them are control tokens
+
+
 _Render = Callable[[Sequence[Message]], str]
-_Encode = Callable[[str], list[int]]
+_Encode = Callable[[str], _Piece]
 
 
 class TokenizerError(ValueError):
@@ -68,7 +81,7 @@ class Tokenizer:
         self._quoted = re.compile("|".join([*longest_first, _FENCE]))
         cuts = [re.escape(text) for text in control if not (added[text]["lstrip"] or added[text]["single_word"])]
         self._cut = re.compile("|".join(cuts) or "(?!)")
-        self._head: tuple[str, list[int]] | None = None
+        self._head: tuple[str, _Piece] | None = None
         self._increments: dict[str, Increments] = {}
 
         closing_text = closing(template)
@@ -93,7 +106,7 @@ class Tokenizer:
         middle = len(text) // 2
         return self.encode_content(text[:middle]) + self.encode_content(text[middle:])
 
-    def encode_prompt(self, messages: Sequence[Message], tools: Tools | None) -> list[int]:
+    def encode_prompt(self, messages: Sequence[Message], tools: Tools | None) -> TokenIds:
         """Token ids of a first prompt, with the opening of the assistant's turn. Raises TemplateError.
 
         Agents' prompts begin alike (the system prompt, the tools): what they share is encoded once.
@@ -102,9 +115,9 @@ class Tokenizer:
             messages, lambda shown: self.template.render(shown, tools, generation_prompt=True), self._encode_after_head
         )
 
-    def encode_increment(self, messages: Sequence[Message], increments: Increments) -> list[int]:
+    def encode_increment(self, messages: Sequence[Message], increments: Increments) -> TokenIds:
         """Token ids of the increment for an observation's `messages`. Raises TemplateError."""
-        return self._encode_chat(messages, increments.text, self.encode)
+        return self._encode_chat(messages, increments.text, self._encode_piece)
 
     def increments(self, tools: Tools | None) -> Increments:
         """The template's increments under `tools`, one object for all agents that have the same."""
@@ -117,7 +130,7 @@ class Tokenizer:
         """The text of `ids`; bytes that are no UTF-8 become U+FFFD. The tags of actions are never skipped."""
         return self._markup.decode(ids, skip_special_tokens=skip_special)
 
-    def _encode_chat(self, messages: Sequence[Message], render: _Render, encode: _Encode) -> list[int]:
+    def _encode_chat(self, messages: Sequence[Message], render: _Render, encode: _Encode) -> TokenIds:
         """Token ids of `render(messages)`: exactly those of the whole text, but for control tokens that a content
         quotes. Those are hidden from the template and from the recognition of control tokens, and encoded as text."""
         ids, sound = self._encode_hiding(self._quoted, messages, render, encode)
@@ -127,7 +140,7 @@ class Tokenizer:
 
     def _encode_hiding(
         self, pattern: re.Pattern[str], messages: Sequence[Message], render: _Render, encode: _Encode
-    ) -> tuple[list[int], bool]:
+    ) -> tuple[TokenIds, bool]:
         """The ids, and whether the control tokens among them are only those that the template wrote."""
         hidden: list[str] = []
 
@@ -136,33 +149,37 @@ class Tokenizer:
             return f"{_FENCE}{len(hidden) - 1}{_FENCE}"
 
         shown = [message | {"content": pattern.sub(hide, message["content"])} for message in messages]
-        ids: list[int] = []
+        parts: list[TokenIds] = []
         sound = True
-        for index, piece in enumerate(_HIDDEN.split(render(shown))):
+        for index, text in enumerate(_HIDDEN.split(render(shown))):
             if index % 2:
-                ids += self.encode_content(hidden[int(piece)])
+                parts.append(_array(self.encode_content(hidden[int(text)])))
             else:
-                markup = encode(piece)
-                controls = sum(map(self.control_ids.__contains__, markup))
-                sound = sound and controls == len(self._control.findall(piece))
-                ids += markup
-        return ids, sound
+                piece = encode(text)
+                sound = sound and piece.controls == len(self._control.findall(text))
+                parts.append(piece.ids)
+        return np.concatenate(parts), sound
 
-    def _encode_after_head(self, text: str) -> list[int]:
-        """`encode(text)`, where the head that earlier texts had in common is not encoded again.
+    def _encode_piece(self, text: str) -> _Piece:
+        ids = self.encode(text)
+        return _Piece(_array(ids), sum(map(self.control_ids.__contains__, ids)))
+
+    def _encode_after_head(self, text: str) -> _Piece:
+        """`_encode_piece(text)`, where the head that earlier texts had in common is not encoded again.
 
         The head ends where a control token begins: nothing is merged across that. It starts as the first text's, and
         shrinks to what a text that differs has in common with it.
         """
-        head, ids = self._head or (text, [])
-        if not ids or not text.startswith(head):
+        head, known = self._head or (text, None)
+        if known is None or not text.startswith(head):
             differs = (index for index, (ours, theirs) in enumerate(zip(head, text, strict=False)) if ours != theirs)
             common = next(differs, min(len(head), len(text)))
             cuts = [match.start() for match in self._cut.finditer(text, 0, common)]
             head = text[: cuts[-1]] if cuts else ""
-            ids = self.encode(head)
-            self._head = head, ids
-        return ids + self.encode(text[len(head) :])
+            known = self._encode_piece(head)
+            self._head = head, known
+        rest = self._encode_piece(text[len(head) :])
+        return _Piece(np.concatenate((known.ids, rest.ids)), known.controls + rest.controls)
 
     def _id(self, token: str | int) -> int:
         if isinstance(token, int):
@@ -178,3 +195,7 @@ def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
     except TypeError:  # a lone surrogate: no UTF-8
         return tokenizer.encode(_SURROGATE.sub("\ufffd", text), add_special_tokens=False).ids
+
+
+def _array(ids: Sequence[int]) -> TokenIds:
+    return np.array(ids, dtype=np.int32)

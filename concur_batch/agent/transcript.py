@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from concur_batch.agent.template import Message, Tools
 
 if TYPE_CHECKING:
-    from concur_batch.agent.encoding import Tokenizer
-
-TokenIds = npt.NDArray[np.int32]
+    from concur_batch.agent.encoding import TokenIds, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +92,14 @@ class Transcript:
         self._taken = self._length
         self.known_tokens = self._length - bool(len(output_ids))
 
-    def encode_observation(self, messages: Sequence[Message]) -> list[int]:
+    def encode_observation(self, messages: Sequence[Message]) -> TokenIds:
         """Ids of the end of the assistant's turn, the observation and the next opening, for `append`.
 
         Changes nothing and may run in a thread. Raises TemplateError.
         """
         return self._tokenizer.encode_increment(messages, self._increments)
 
-    def append(self, ids: Sequence[int]) -> None:
+    def append(self, ids: Sequence[int] | TokenIds) -> None:
         """Add the ids of an observation. Where the model has ended its turn itself, the template's end of the turn is
         left out, also if the model chose another of its end tokens."""
         closing = self._tokenizer.closing_ids
@@ -115,7 +112,7 @@ class Transcript:
         """Add an observation's messages. Raises TemplateError."""
         self.append(self.encode_observation(messages))
 
-    def _extend(self, ids: Sequence[int]) -> None:
+    def _extend(self, ids: Sequence[int] | TokenIds) -> None:
         length = self._length + len(ids)
         if length > len(self._buffer):
             # A new buffer, so that views of the old one, which the engine's client may hold, stay what they are.

@@ -7,17 +7,22 @@ loop, and timers, new replies and the controller's pushes would wait for all of 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 
 # At half a millisecond an agent, a turn of the loop stays well under 10 ms.
-_PER_TURN = 8
+_MOST_PER_TURN = 8
+# An agent with a history of 60,000 tokens takes several milliseconds: longer turns let fewer through.
+_TURN_SECONDS = 0.01
 
 
 class Turnstile:
     """First come, first served."""
 
     def __init__(self) -> None:
+        self._per_turn = _MOST_PER_TURN
         self._passed = 0
+        self._turn_seconds = 0.0  # when the present turn began
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._scheduled = False
 
@@ -25,8 +30,9 @@ class Turnstile:
         """Go on now, or in one of the next turns of the loop."""
         if not self._scheduled:
             self._scheduled = True
+            self._turn_seconds = time.monotonic()
             asyncio.get_running_loop().call_soon(self._next_turn)
-        if self._passed < _PER_TURN and not self._waiting:
+        if self._passed < self._per_turn and not self._waiting:
             self._passed += 1
             return
         place = asyncio.get_running_loop().create_future()
@@ -34,9 +40,13 @@ class Turnstile:
         await place
 
     def _next_turn(self) -> None:
+        now_seconds = time.monotonic()
+        long = now_seconds - self._turn_seconds > _TURN_SECONDS
+        self._per_turn = max(1, self._per_turn // 2) if long else min(_MOST_PER_TURN, self._per_turn + 1)
+        self._turn_seconds = now_seconds
         self._passed = 0
         self._scheduled = False
-        while self._waiting and self._passed < _PER_TURN:
+        while self._waiting and self._passed < self._per_turn:
             place = self._waiting.popleft()
             if not place.done():  # a cancelled agent leaves its place
                 place.set_result(None)

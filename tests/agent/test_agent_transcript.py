@@ -220,7 +220,10 @@ def test_observations_can_be_encoded_in_threads(demo):
     for thread in threads:
         thread.join()
     for index, transcript in enumerate(transcripts):
-        assert encoded[index] == transcript.encode_observation(results([f"result {index} <|im_end|>"] * 2))
+        assert (
+            encoded[index].tolist()
+            == transcript.encode_observation(results([f"result {index} <|im_end|>"] * 2)).tolist()
+        )
         assert f"result {index} <|im_end|>\n" in demo.decode(encoded[index], skip_special=False)
 
 

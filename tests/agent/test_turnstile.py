@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 
 from concur_batch.agent.turnstile import Turnstile
 
@@ -47,3 +48,22 @@ async def test_it_rests_when_nobody_comes() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not turnstile._scheduled
+
+
+async def test_agents_that_take_long_pass_one_by_one() -> None:
+    """Eight agents of 20 ms in one turn of the loop would keep all else waiting for 160 ms."""
+    turnstile, passed, between = Turnstile(), [], []
+
+    async def agent(number: int) -> None:
+        await turnstile.enter()
+        time.sleep(0.02)  # noqa: ASYNC251
+        passed.append(number)
+
+    async def other() -> None:
+        while len(passed) < 30:
+            between.append(len(passed))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(other(), *(agent(number) for number in range(30)))
+    steps = [after - before for before, after in itertools.pairwise(between)]
+    assert max(steps[-15:]) == 1

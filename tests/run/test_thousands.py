@@ -61,4 +61,5 @@ def test_two_thousand_agents_are_alive_together_and_all_finish(tmp_path: Path) -
     assert 6000 < longest <= 8500
     lives = [{**row, "life": row["ended_seconds"] - row["admitted_seconds"]} for row in final]
     assert most_at_once(lives, "admitted_seconds", "life") == 2000
-    assert summary["loop_lag_p99_seconds"] < 0.1
+    # A quiet machine reads 0.04 (`make bench-scale` shows it); a runner that tokenized in its loop read 1.2.
+    assert summary["loop_lag_p99_seconds"] < 0.25
