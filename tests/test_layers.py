@@ -21,8 +21,9 @@ PURE = [
     "agent/transcript.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/vllm_metrics.py",
-    "engine/drift.py", "engine/pools.py",
+    "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
     "driver/plan.py", "driver/snapshot.py",
+    "doctor/finding.py", "doctor/trial.py",
     "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "workload/schema.py", "workload/change.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
@@ -39,8 +40,9 @@ ALLOWED = {
     "agent": {"control", "engine", "trace", "workload"},
     "report": {"driver", "trace"},
     "driver": {"agent", "control", "engine", "simulator", "trace", "workload"},
+    "doctor": {"agent", "driver", "engine"},
     "bench": {"agent", "control", "engine", "report", "simulator", "trace", "workload"},
-    "cli": {"agent", "bench", "control", "driver", "engine", "report", "trace", "workload"},
+    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "report", "trace", "workload"},
 }
 
 

@@ -30,7 +30,7 @@ from concur_batch.agent.tally import Tally
 from concur_batch.agent.tokenizer import load_tokenizer
 from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.member import Permit
-from concur_batch.engine.sglang import SglangEngine
+from concur_batch.engine.clients import connect
 from concur_batch.trace.encode import encode
 from concur_batch.trace.outbox import Outbox
 from concur_batch.workload.schema import SyntheticTools
@@ -67,7 +67,7 @@ class AgentHost:
         """Connect to the engine and start reporting."""
         config = self._config
         self._engines = {
-            pool.url: SglangEngine(pool.url, config.request_seconds, config.retries, pool.api_key)
+            pool.url: connect(pool.kind, pool.url, config.request_seconds, config.retries, pool.api_key)
             for pool in config.pools
         }
         self._records: Outbox[bytes] = Outbox(self._commit)

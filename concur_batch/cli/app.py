@@ -6,6 +6,7 @@ import typer
 
 from concur_batch.cli.audit import audit
 from concur_batch.cli.ctl import ctl
+from concur_batch.cli.doctor import doctor
 from concur_batch.cli.explain import explain
 from concur_batch.cli.ps import ps
 from concur_batch.cli.run import run
@@ -18,6 +19,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (run, ps, audit, explain, schema):
+for verb in (run, ps, audit, explain, doctor, schema):
     app.command()(verb)
 app.add_typer(ctl)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from concur_batch.engine.clients import connect
 from concur_batch.engine.pools import PoolAddress
 from concur_batch.engine.protocol import EngineError, Reading
-from concur_batch.engine.sglang import SglangEngine
 
 # An engine that takes longer is not waited for: the other pools' control must not stand still.
 PATIENCE_SECONDS = 1.0
@@ -29,7 +29,7 @@ class Gauges:
     def __init__(self, pools: Sequence[PoolAddress], origin_seconds: float) -> None:
         self._pools = pools
         self._origin_seconds = origin_seconds
-        self._engines = {pool.url: SglangEngine(pool.url, 10, 0, pool.api_key) for pool in pools}
+        self._engines = {pool.url: connect(pool.kind, pool.url, 10, 0, pool.api_key) for pool in pools}
         self._asked: dict[str, asyncio.Task[dict[int, Reading]]] = {}
 
     async def read(self, closed: Collection[str], within_seconds: float = PATIENCE_SECONDS) -> Answers:

@@ -26,15 +26,14 @@ from concur_batch.driver.cluster import Cluster, Node, await_ref
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.operate import controller_name, whereabouts
 from concur_batch.driver.snapshot import Snapshot, join
+from concur_batch.engine.clients import connect
 from concur_batch.engine.pools import Replica, name_pools
 from concur_batch.engine.protocol import EngineInfo
-from concur_batch.engine.sglang import SglangEngine
 from concur_batch.simulator.metrics import SIMULATED
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
-from concur_batch.workload.schema import SglangEngine as SglangSection
-from concur_batch.workload.schema import SimulatedEngine, Workload
+from concur_batch.workload.schema import ServerEngine, SimulatedEngine, Workload
 
 _AGENTS_PER_HOST = 2000
 _POLL_SECONDS = 0.5
@@ -130,9 +129,7 @@ class Driver:
     async def _start(self) -> None:
         workload, nodes = self._workload, self._cluster.nodes()
         section = workload.engine
-        if isinstance(section, SglangSection) and section.launch is not None:
-            self._on_note(f"starting SGLang; its log is {self._run_dir / 'engine' / 'sglang.log'}")
-        self._engine = await self._unless_stopped(start_engine(workload, self._cluster, nodes[0], self._run_dir))
+        self._engine = await self._unless_stopped(start_engine(workload, self._cluster, self._run_dir, self._on_note))
         infos = await self._unless_stopped(asyncio.gather(*map(self._probe, self._engine.replicas)))
         self._pools = name_pools(self._engine.replicas, infos)
         self._context_tokens = self._longest_context(infos)
@@ -175,7 +172,7 @@ class Driver:
             self._assign(host, list(self._agents[index::count]))
 
     async def _probe(self, replica: Replica) -> EngineInfo:
-        client = SglangEngine(replica.url, 30, 3, replica.api_key)
+        client = connect(replica.kind, replica.url, 30, 3, replica.api_key)
         try:
             return await client.probe(sampling_parameters(self._workload.model.sampling))
         finally:
@@ -212,8 +209,8 @@ class Driver:
             name=name,
             started_at=self._started_at,
             pools=self._pools,
-            request_seconds=section.request_seconds if isinstance(section, SglangSection) else 3600.0,
-            retries=section.retries if isinstance(section, SglangSection) else 4,
+            request_seconds=section.request_seconds if isinstance(section, ServerEngine) else 3600.0,
+            retries=section.retries if isinstance(section, ServerEngine) else 4,
             tokenizer_directory=self._run_dir / "model",
             workspaces=self._run_dir / "workspaces",
             tools=workload.tools,
@@ -302,7 +299,11 @@ class Driver:
             if account["fatal"]:
                 raise RunFailed(account["fatal"])
         self._give_up_if_stuck()
-        if self._engine is not None and not await self._engine.alive():
+        if self._engine is None:
+            return
+        for note in await self._engine.news.read():
+            self._on_note(note)
+        if not await self._engine.alive():
             raise RunFailed(f"the engine that was launched has ended; see {self._run_dir / 'engine'}")
 
     def _give_up_if_stuck(self) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from concur_batch.engine.protocol import EngineInfo
+
+EngineKind = Literal["sglang", "vllm"]
+"""Whose protocol a server speaks; our simulation speaks SGLang's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
     """A server that serves."""
 
+    kind: EngineKind
     url: str
     api_key: str | None = None
 
@@ -26,6 +31,7 @@ class PoolAddress:
     dp_rank: int | None
     page_size: int
     tokens: int | None
+    kind: EngineKind = "sglang"
 
     @property
     def rank(self) -> int:
@@ -41,5 +47,5 @@ def name_pools(replicas: Sequence[Replica], infos: Sequence[EngineInfo]) -> tupl
         for rank, tokens in zip(info.dp_ranks, info.pool_tokens_by_rank, strict=True):
             name = f"{number}.{rank}" if several else str(number)
             pinned = rank if several else None
-            pools.append(PoolAddress(name, replica.url, replica.api_key, pinned, info.page_size, tokens))
+            pools.append(PoolAddress(name, replica.url, replica.api_key, pinned, info.page_size, tokens, replica.kind))
     return tuple(pools)

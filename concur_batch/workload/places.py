@@ -15,7 +15,11 @@ from concur_batch.workload.source import KeyPath, Source
 TASK_SUFFIXES = (".jsonl", ".parquet", ".csv")
 
 # What `make sglang-cpu` makes, by the name of a directory on the way to it.
-_MADE = {"smollm2-135m": "run `make sglang-cpu`", ".venv-sglang": "run `make sglang-cpu`"}
+_MADE = {
+    "smollm2-135m": "run `make sglang-cpu`",
+    ".venv-sglang": "run `make sglang-cpu`",
+    ".venv-vllm": "run `make vllm-cpu`",
+}
 
 
 def make_absolute(source: Source, base_dir: Path) -> None:

@@ -90,19 +90,47 @@ class Model(Section):
 
 
 class Launch(Section):
-    """Start the engine for the run and stop it afterwards."""
+    """Start the engine for the run, start it again when it dies, and stop it afterwards."""
 
     python: Path = Field(description="Interpreter of the environment in which the engine is installed.")
     model: Path = Field(description="Model directory.")
+    replicas: Count = Field(1, description="Servers to start, each with GPUs of its own.")
+    tp: Count = Field(1, description="Tensor-parallel ranks of a server.")
+    dp: Count = Field(1, description="Data-parallel ranks of a server, each with a KV pool of its own.")
+    gpus: int | None = Field(
+        None, ge=0, description="GPUs of a server, all on one node; default: tp × dp, or 0 where the cluster has none."
+    )
     args: list[str] = Field(default_factory=list, description="More arguments, passed through verbatim.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables for the engine.")
     ready_seconds: Seconds = Field(600, description="How long it may take until it serves.")
 
 
-class SglangEngine(Section):
-    """A real SGLang server: one that runs (`url`), or one to launch."""
+class HiCache(Section):
+    """SGLang's KV cache in host memory, behind the one on the device."""
 
-    kind: Literal["sglang"] = Field(description="A real SGLang server.")
+    ratio: float | None = Field(None, gt=0, description="Its size in device pools; default: SGLang's.")
+    size_gb: Count | None = Field(None, description="Its size in gigabytes a rank, instead of `ratio`.")
+    write_policy: Literal["write_through", "write_through_selective", "write_back"] = Field(
+        "write_through", description="When what is on the device is copied: at once, at the second hit, or at eviction."
+    )
+
+    @model_validator(mode="after")
+    def _one_size(self) -> HiCache:
+        if self.ratio is not None and self.size_gb is not None:
+            raise ValueError("has both `ratio` and `size_gb`; keep one")
+        return self
+
+
+class SglangLaunch(Launch):
+    """How SGLang is started."""
+
+    hicache: HiCache | None = Field(None, description="Keep evicted prefixes in host memory; off unless it is given.")
+
+
+class ServerEngine(Section):
+    """A real server: one that runs (`url`), or one to launch."""
+
+    kind: Literal["sglang", "vllm"]
     url: str | None = Field(
         None, pattern=r"^https?://", description="Where the server runs, for instance http://gpu-7:30000"
     )
@@ -115,7 +143,7 @@ class SglangEngine(Section):
     retries: int = Field(4, ge=0, description="Times to send a failed generation again, with growing waits.")
 
     @model_validator(mode="after")
-    def _one_source(self) -> SglangEngine:
+    def _one_source(self) -> Self:
         if self.api_key is not None and self.launch is not None:
             raise ValueError("`api_key` is for a server that runs (`url`); remove it")
         if sum((self.url is not None, bool(self.urls), self.launch is not None)) != 1:
@@ -126,6 +154,19 @@ class SglangEngine(Section):
         if len(set(self.urls)) != len(self.urls):
             raise ValueError("`urls` names a replica twice; name each once")
         return self
+
+
+class SglangEngine(ServerEngine):
+    """A real SGLang server: one that runs (`url`), or one to launch."""
+
+    kind: Literal["sglang"] = Field(description="A real SGLang server.")
+    launch: SglangLaunch | None = Field(None, description="Start the server for the run, instead of `url`.")
+
+
+class VllmEngine(ServerEngine):
+    """A real vLLM server: one that runs (`url`) with `--enable-prompt-tokens-details`, or one to launch."""
+
+    kind: Literal["vllm"] = Field(description="A real vLLM server.")
 
 
 class Cost(Section):
@@ -405,7 +446,7 @@ class Workload(Section):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the run directory.")
     tasks: Tasks = Field(description="What the agents are to do.")
     model: Model = Field(description="Which model acts.")
-    engine: Annotated[SglangEngine | SimulatedEngine, Field(discriminator="kind")] = Field(
+    engine: Annotated[SglangEngine | VllmEngine | SimulatedEngine, Field(discriminator="kind")] = Field(
         description="What generates."
     )
     agent: Agent = Field(default_factory=Agent, description="How an agent acts.")

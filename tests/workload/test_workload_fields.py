@@ -26,6 +26,7 @@ Path_ = tuple[str | int, ...]
 BLOCKS: dict[str, list[dict[str, Any]]] = {
     "engine": [
         {"kind": "sglang", "launch": {"python": sys.executable, "model": "tokenizer"}},
+        {"kind": "vllm", "launch": {"python": sys.executable, "model": "tokenizer"}},
         {"kind": "simulated", "script": "s.jsonl"},
     ],
     "tools": [{"kind": "sandbox"}, {"kind": "synthetic"}],
@@ -122,6 +123,7 @@ def test_the_cases_reach_into_every_block() -> None:
         "tasks.samples",
         "model.sampling.stop",
         "engine.launch.python",
+        "engine.launch.hicache.write_policy",
         "engine.cost.decode_step_seconds",
         "engine.synthetic.turns.1",
         "agent.limits.turns",

@@ -256,6 +256,27 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
         ),
         (
             "kind: simulated\n  script: s.jsonl",
+            "kind: vllm",
+            [
+                "w.yaml:8: engine: needs exactly one of `url`, `urls` and `launch`; give `url` for a server that runs, "
+                "`urls` for several replicas, or `launch` to start one"
+            ],
+        ),
+        (
+            "kind: simulated\n  script: s.jsonl",
+            "kind: sglang\n  launch: {python: /bin/sh, model: tokenizer, hicache: {ratio: 2, size_gb: 8}}",
+            ["w.yaml:10: engine.launch.hicache: has both `ratio` and `size_gb`; keep one"],
+        ),
+        (
+            "kind: simulated\n  script: s.jsonl",
+            "kind: vllm\n  launch: {python: /bin/sh, model: tokenizer, hicache: {ratio: 2}}",
+            [
+                "w.yaml:10: engine.launch.hicache: is no key of this block; the keys here are python, model, replicas, "
+                "tp, dp, gpus, args, env, ready_seconds"
+            ],
+        ),
+        (
+            "kind: simulated\n  script: s.jsonl",
             "kind: sglang\n  urls: [http://a, gpu-7:30000]",
             [
                 'w.yaml:10: engine.urls.1: "gpu-7:30000" is not allowed here; give a URL which starts with http:// or '
@@ -401,7 +422,7 @@ class TestDefaultTags:
 
     def test_a_needed_block_may_not(self) -> None:
         assert replaced("  kind: simulated\n", "") == [
-            "w.yaml:8: engine.kind: is missing; add it: one of sglang, simulated"
+            "w.yaml:8: engine.kind: is missing; add it: one of sglang, vllm, simulated"
         ]
 
 

@@ -13,7 +13,7 @@ from workload_files import WORKLOAD, complaints, loaded, write_workload
 
 from concur_batch.workload.loading import load
 from concur_batch.workload.overrides import apply_override
-from concur_batch.workload.schema import AgentCap, Concur, NoControl, SglangEngine, SimulatedEngine
+from concur_batch.workload.schema import AgentCap, Concur, NoControl, SglangEngine, SimulatedEngine, VllmEngine
 from concur_batch.workload.settings import settings_of
 from concur_batch.workload.source import Origin, Source
 
@@ -108,6 +108,8 @@ class TestOnAWorkload:
         engine = loaded(overrides=("engine.kind=sglang", "engine.url=http://gpu-7:30000")).workload.engine
         assert engine == SglangEngine(kind="sglang", url="http://gpu-7:30000")
         text = WORKLOAD.partition("engine:")[0] + "engine: {kind: sglang, url: 'http://x', retries: 1}\n"
+        engine = load(write_workload(text), ["engine.kind=vllm"]).workload.engine
+        assert engine == VllmEngine(kind="vllm", url="http://x", retries=1)
         engine = load(
             write_workload(text), ["engine.kind=simulated", "engine.synthetic={turns: [1, 2]}", "tools.kind=synthetic"]
         ).workload.engine
