@@ -36,7 +36,7 @@ ALLOWED = {
     "engine": {"simulator", "workload"},
     "simulator": set(),
     "trace": set(),
-    "workload": {"agent", "engine", "simulator"},
+    "workload": {"agent", "engine", "simulator", "trace"},
     "agent": {"control", "engine", "trace", "workload"},
     "report": {"driver", "trace"},
     "driver": {"agent", "control", "engine", "simulator", "trace", "workload"},

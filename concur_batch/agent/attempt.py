@@ -26,6 +26,8 @@ class Attempt:
         self.tally = Tally()
         self.transcript = Transcript(services.tokenizer)
         self.budget = services.config.budget(spec.traits.deadline_seconds)
+        if spec.trajectory is not None:
+            self.budget = self.budget.without_limits(spec.trajectory.longest_output_tokens)
         self.malformed_in_a_row = 0
         self.pool = ""
         self.admitted_seconds: float | None = None

@@ -119,6 +119,11 @@ class Tokenizer:
         """Token ids of the increment for an observation's `messages`. Raises TemplateError."""
         return self._encode_chat(messages, increments.text, self._encode_piece)
 
+    def ordinary_ids(self) -> TokenIds:
+        """The ids of all tokens but the added ones, in order."""
+        added = self._markup.get_added_tokens_decoder()
+        return _array([token for token in sorted(self._markup.get_vocab().values()) if token not in added])
+
     def increments(self, tools: Tools | None) -> Increments:
         """The template's increments under `tools`, one object for all agents that have the same."""
         key = json.dumps(tools)

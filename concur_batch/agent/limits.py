@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from concur_batch.agent.spec import Ending
@@ -65,6 +66,11 @@ class Budget:
         if pool_tokens is not None:
             bounds.append(Bound(max(1, pool_tokens - history_tokens), "pool"))
         return min(bounds, key=lambda bound: bound.tokens)
+
+    def without_limits(self, max_tokens: int) -> Budget:
+        """The bounds of an agent that is replayed: those of the engine and of control, not those of the workload, by
+        which the recording has ended already."""
+        return replace(self, limits=Limits(turns=sys.maxsize), max_tokens=max_tokens)
 
     def past_deadline(self) -> Ending:
         """The ending of an agent whose deadline has come."""

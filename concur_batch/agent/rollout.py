@@ -7,14 +7,17 @@ import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
+from concur_batch.agent.acting import ActingTurn, SandboxFailed
 from concur_batch.agent.attempt import Attempt, DeadlinePassed
+from concur_batch.agent.claim import Pass
 from concur_batch.agent.gate import Draining
 from concur_batch.agent.prompting import initial_messages
+from concur_batch.agent.replay import FORCED_LENGTH, ReplayedTurn
 from concur_batch.agent.rows import Row, agent_row
 from concur_batch.agent.services import Services
 from concur_batch.agent.spec import AgentSpec, Ending
 from concur_batch.agent.tally import Tally
-from concur_batch.agent.turn import SandboxFailed, Turn
+from concur_batch.agent.turn import Turn
 from concur_batch.agent.verdict import judge
 from concur_batch.engine.protocol import EngineError
 from concur_batch.workload.schema import Sampling
@@ -33,7 +36,7 @@ class Rollout:
         self.spec = spec
         self._services = services
         self._attempt = Attempt(spec, services)
-        self._sampling = sampling_parameters(services.config.sampling)
+        self._sampling = sampling_parameters(services.config.sampling, forced=spec.trajectory is not None)
         self._turn: Turn | None = None  # the one under way
         self._session: Session | None = None
         self._started_seconds = services.clock()
@@ -119,19 +122,28 @@ class Rollout:
                 return ending
             wanted_seconds = services.clock()
             leave = await attempt.enter()
-            session = await self._workspace()
+            turn = await self._next_turn(leave, wanted_seconds)
             # A pause may have outlasted the wall clock's limit.
             ending = attempt.over_limit()
             if ending is not None:
                 return ending
-            self._turn = Turn(attempt, session, leave, wanted_seconds, self._sampling)
+            self._turn = turn
             ending = await self._turn.run()
             self._turn = None
             if ending is not None:
                 return ending
 
+    async def _next_turn(self, leave: Pass, wanted_seconds: float) -> Turn:
+        trajectory = self.spec.trajectory
+        if trajectory is not None:
+            return ReplayedTurn(self._attempt, trajectory, leave, wanted_seconds, self._sampling)
+        return ActingTurn(self._attempt, await self._workspace(), leave, wanted_seconds, self._sampling)
+
     async def _start(self) -> None:
         """Begin the history with the first prompt."""
+        if self.spec.trajectory is not None:
+            self._attempt.transcript.extend(self.spec.trajectory.steps[0].new_ids)
+            return
         services, start = self._services, self._attempt.transcript.start
         messages, tools = initial_messages(
             services.config.system,
@@ -164,13 +176,15 @@ class Rollout:
         }
 
 
-def sampling_parameters(sampling: Sampling) -> dict[str, Any]:
-    """The engine's sampling parameters for a workload's; `extra` overrides."""
+def sampling_parameters(sampling: Sampling, *, forced: bool = False) -> dict[str, Any]:
+    """The engine's sampling parameters for a workload's; `extra` overrides. `forced`: only its limit ends an output."""
     parameters: dict[str, Any] = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
     }
+    if forced:
+        return {**parameters, **sampling.extra, **FORCED_LENGTH}
     if sampling.stop:
         parameters["stop"] = sampling.stop
     return parameters | sampling.extra

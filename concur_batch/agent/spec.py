@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from concur_batch.agent.trajectory import Trajectory
 from concur_batch.control.member import NO_TRAITS, Traits
 
 Status = Literal["finished", "limit", "oversized", "failed", "cancelled"]
@@ -31,7 +32,8 @@ class AnswerCheck:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """One agent: one sample of one task. `check` is how its result is judged, None for no reward."""
+    """One agent: one sample of one task. `check` is how its result is judged, None for no reward. One that is replayed
+    has a `trajectory`, and no use for its prompt."""
 
     agent_id: str
     task_id: str
@@ -41,6 +43,7 @@ class AgentSpec:
     files: Mapping[str, str] = field(default_factory=dict)
     check: CommandCheck | AnswerCheck | None = None
     traits: Traits = NO_TRAITS
+    trajectory: Trajectory | None = None
     attempt: int = 0
 
 

@@ -71,7 +71,7 @@ class Transcript:
     def start(self, messages: Sequence[Message], tools: Tools | None) -> None:
         """Begin with the prompt of `messages` and the opening of the first turn. Raises TemplateError."""
         self._increments = self._tokenizer.increments(tools)
-        self._extend(self._tokenizer.encode_prompt(messages, tools))
+        self.extend(self._tokenizer.encode_prompt(messages, tools))
 
     def take_delta(self) -> TokenIds:
         """What the template and observations added since the last generation: the turn's `input_delta_ids`."""
@@ -88,7 +88,7 @@ class Transcript:
 
         Known is now all but the last token: its KV is computed only when it is part of a prompt.
         """
-        self._extend(output_ids)
+        self.extend(output_ids)
         self._taken = self._length
         self.known_tokens = self._length - bool(len(output_ids))
 
@@ -106,13 +106,14 @@ class Transcript:
         ended = self._length > 0 and int(self._buffer[self._length - 1]) in self._tokenizer.eos_ids
         if ended and closing and list(ids[: len(closing)]) == closing:
             ids = ids[len(closing) :]
-        self._extend(ids)
+        self.extend(ids)
 
     def observe(self, messages: Sequence[Message]) -> None:
         """Add an observation's messages. Raises TemplateError."""
         self.append(self.encode_observation(messages))
 
-    def _extend(self, ids: Sequence[int] | TokenIds) -> None:
+    def extend(self, ids: Sequence[int] | TokenIds) -> None:
+        """Add ids as they are: of a prompt or an observation that is known in ids already."""
         length = self._length + len(ids)
         if length > len(self._buffer):
             # A new buffer, so that views of the old one, which the engine's client may hold, stay what they are.

@@ -1,18 +1,18 @@
-"""One turn: generation by token ids -> parsed action -> tools -> observation appended -> record committed."""
+"""One turn: generation by token ids -> what follows from it, observation appended -> record committed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from concur_batch.agent.actions import Action, Answer, Call, Calls, Malformed, Truncated, parse
 from concur_batch.agent.attempt import Attempt
 from concur_batch.agent.claim import Pass, Refusal
-from concur_batch.agent.limits import Bound, cut, limit, oversized
-from concur_batch.agent.prompting import observation_messages, retry_messages
-from concur_batch.agent.rows import Row, generation_row, tool_row
+from concur_batch.agent.limits import Bound, limit, oversized
+from concur_batch.agent.rows import Row, generation_row
 from concur_batch.agent.services import Pool
 from concur_batch.agent.spec import Ending
 from concur_batch.agent.transcript import TurnTokens
@@ -26,31 +26,31 @@ from concur_batch.engine.protocol import (
     PoolOverflow,
 )
 from concur_batch.trace.encode import encode_turn
-from tools_env.spec import Session, ToolResult
 
-# Above this many characters an observation is tokenized in a thread: 1,000 agents share one event loop.
-_INLINE_CHARACTERS = 500
 # So often may pools refuse one generation, in all about half a minute apart, before the agent ends for it.
 _MOST_REFUSALS = 8
-_ACTION_NAMES = {Calls: "calls", Answer: "answer", Malformed: "malformed", Truncated: "truncated"}
 
 
-class SandboxFailed(Exception):
-    """The sandbox itself failed: infrastructure, not the agent's doing."""
+@dataclass(slots=True)
+class Act:
+    """What followed from a generation. `ending` is set where it ends the agent; `tools` are the rows of its calls."""
+
+    name: Literal["calls", "answer", "malformed", "truncated"]
+    ending: Ending | None = None
+    tools: list[Row] = field(default_factory=list)
+    tool_seconds: float = 0.0
+    tool_queue_seconds: float = 0.0
 
 
-class Turn:
+class Turn(ABC):
     """Wanted since `wanted_seconds`, with `leave` to generate. `sampling` are the engine's parameters.
 
     `generation_seconds` is set once the generation has ended.
     """
 
-    def __init__(
-        self, attempt: Attempt, session: Session, leave: Pass, wanted_seconds: float, sampling: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, attempt: Attempt, leave: Pass, wanted_seconds: float, sampling: Mapping[str, Any]) -> None:
         self._attempt = attempt
         self._services = attempt.services
-        self._session = session
         self._leave = leave
         self._wanted_seconds = wanted_seconds
         self._sampling = sampling
@@ -74,17 +74,7 @@ class Turn:
         tokens = self._account(generation)
         transcript.generated(generation.output_ids)
         text = services.tokenizer.decode(generation.output_ids)
-        thinking = services.tokenizer.template.opens_thinking
-        action = parse(services.config.format, text, generation.finish_reason, services.specs, thinking=thinking)
-
-        tools_started_seconds = services.clock()
-        calls: Sequence[Call] = action.calls if isinstance(action, Calls) else ()
-        results, tool_rows = await self._execute(calls)
-        tool_queue_seconds = sum(result.queue_seconds for result in results)
-        tool_seconds = services.clock() - tools_started_seconds - tool_queue_seconds
-        ending, messages = self._consequence(action, calls, results, bound)
-        if messages:
-            await self._observe(messages)
+        act = await self._act(generation, bound, text)
 
         number = attempt.tally.turns
         row = generation_row(attempt.key, generation, tokens, self._leave) | {
@@ -93,19 +83,29 @@ class Turn:
             "replica": attempt.pool,
             "input_delta_ids": delta,
             "output_text": text,
-            "action": _ACTION_NAMES[type(action)],
+            "action": act.name,
             "started_seconds": self._wanted_seconds,
             "generation_started_seconds": self._started_seconds,
             "ended_seconds": services.clock(),
             "generation_seconds": self.generation_seconds,
-            "tool_queue_seconds": tool_queue_seconds,
-            "tool_seconds": tool_seconds,
+            "tool_queue_seconds": act.tool_queue_seconds,
+            "tool_seconds": act.tool_seconds,
         }
         attempt.tally.turns += 1
-        attempt.tally.tool_calls += len(calls)
+        attempt.tally.tool_calls += len(act.tools)
         attempt.tally.add(row)
-        services.records.put(encode_turn(row, tool_rows))
-        return ending
+        services.records.put(encode_turn(row, act.tools))
+        return act.ending
+
+    @abstractmethod
+    async def _act(self, generation: Generation, bound: Bound, text: str) -> Act:
+        """Do what follows from a generation, whose `text` it is, and append the observation; `bound` is what its
+        output would be cut by."""
+
+    def _bound(self, pool: Pool) -> Bound:
+        """How long the output may be."""
+        attempt = self._attempt
+        return attempt.budget.next_output(attempt.tally, len(attempt.transcript.ids), pool.tokens)
 
     async def _generate(self) -> tuple[Generation, Bound]:
         """The generation, and the limit that would cut it.
@@ -117,7 +117,7 @@ class Turn:
         while True:
             tries += 1
             pool = services.pools[attempt.pool]
-            bound = attempt.budget.next_output(attempt.tally, len(attempt.transcript.ids), pool.tokens)
+            bound = self._bound(pool)
             may_move = tries < _MOST_REFUSALS and services.has_larger(pool)
             why: Refusal = "large"
             self._started_seconds = services.clock()
@@ -175,50 +175,3 @@ class Turn:
         )
         self._services.spend(self._attempt.pool, spent)
         return tokens
-
-    async def _execute(self, calls: Sequence[Call]) -> tuple[list[ToolResult], list[Row]]:
-        """Run the calls in the order the model wrote them: they share a workspace."""
-        attempt = self._attempt
-        results: list[ToolResult] = []
-        rows: list[Row] = []
-        for index, call in enumerate(calls):
-            started_seconds = self._services.clock()
-            result = await self._session.call(call.name, call.arguments)
-            if result.status == "crashed":
-                raise SandboxFailed(result.output)
-            results.append(result)
-            rows.append(tool_row(attempt.key, attempt.tally.turns, index, call, result, started_seconds))
-        return results, rows
-
-    def _consequence(
-        self, action: Action, calls: Sequence[Call], results: Sequence[ToolResult], bound: Bound
-    ) -> tuple[Ending | None, list[dict[str, Any]]]:
-        """Whether the turn ends the agent, and the observation messages if it does not; `bound` is what its output
-        would be cut by."""
-        attempt, config = self._attempt, self._services.config
-        match action:
-            case Answer(text=text):
-                return Ending("finished", "answer", answer=text), []
-            case Truncated():
-                return cut(bound), []
-            case Malformed(reason=reason):
-                attempt.tally.malformed_turns += 1
-                attempt.malformed_in_a_row += 1
-                if attempt.malformed_in_a_row >= config.limits.malformed:
-                    return Ending("failed", "malformed", "model", reason), []
-                return None, retry_messages(reason, config.format)
-        attempt.malformed_in_a_row = 0
-        answers = [result.answer for result in results if result.answer is not None]
-        if answers:
-            return Ending("finished", "submit", answer=answers[-1]), []
-        exchanges = list(zip(calls, results, strict=True))
-        return None, observation_messages(exchanges, config.format, self._services.tokenizer.template)
-
-    async def _observe(self, messages: list[dict[str, Any]]) -> None:
-        transcript = self._attempt.transcript
-        if sum(len(str(message["content"])) for message in messages) > _INLINE_CHARACTERS:
-            encode = transcript.encode_observation
-            ids = await asyncio.get_running_loop().run_in_executor(self._services.encoder, encode, messages)
-        else:
-            ids = transcript.encode_observation(messages)
-        transcript.append(ids)

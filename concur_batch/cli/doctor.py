@@ -26,6 +26,7 @@ from concur_batch.doctor.finding import Finding, Verdict, failure, ok, warning
 from concur_batch.doctor.machine import inspect_machine
 from concur_batch.doctor.tokenizer import inspect_tokenizer
 from concur_batch.engine.pools import EngineKind
+from concur_batch.trace.reading import Run
 from concur_batch.workload.dryrun import tool_specs
 from concur_batch.workload.errors import InputError, shown_path
 from concur_batch.workload.explain import one_of
@@ -125,10 +126,22 @@ class _Report:
         return 1 if counts["failure"] else 0
 
 
+def _agents(loaded: Loaded) -> int:
+    """How many agents would run, at most."""
+    workload = loaded.workload
+    if workload.tasks is not None:
+        return len(load_tasks(loaded)) * workload.tasks.samples
+    assert workload.replay is not None, "a workload has tasks or a replay"
+    if workload.replay.synthetic is not None:
+        return workload.replay.synthetic.agents
+    assert workload.replay.run is not None, "a replay has one source"
+    return int(Run(workload.replay.run).manifest["agents"])
+
+
 def _of_workload(loaded: Loaded) -> _Patient:
     """Raises InputError where the tasks are wrong."""
     workload = loaded.workload
-    agents = len(load_tasks(loaded)) * workload.tasks.samples
+    agents = _agents(loaded)
     hosts = workload.agent.hosts or -(-agents // _AGENTS_PER_HOST)
     section = workload.engine
     patient = _Patient(

@@ -13,14 +13,13 @@ from rich.console import Console
 
 from concur_batch.agent.increment import rewriting
 from concur_batch.agent.prompting import initial_messages, observation_role
-from concur_batch.agent.spec import AgentSpec
-from concur_batch.agent.tokenizer import TokenizerError, load_tokenizer
+from concur_batch.agent.tokenizer import Tokenizer, TokenizerError, load_tokenizer
 from concur_batch.cli.refusal import refuse
 from concur_batch.cli.signals import Stopped, stopped_by_signals
 from concur_batch.driver.cluster import Cluster, ClusterError
 from concur_batch.driver.directory import make_run_directory
 from concur_batch.driver.driver import Driver, Outcome, RunFailed
-from concur_batch.driver.plan import make_agents
+from concur_batch.driver.plan import Batch, make_batch
 from concur_batch.engine.protocol import EngineError
 from concur_batch.report.live import make_view
 from concur_batch.report.summary import summarize
@@ -30,19 +29,25 @@ from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.workload.dryrun import plan, tool_specs
 from concur_batch.workload.errors import InputError
-from concur_batch.workload.fingerprint import fingerprint, identity, tasks_digest
-from concur_batch.workload.loading import Loaded, load, load_tasks
-from concur_batch.workload.schema import SandboxTools, SimulatedEngine
-from concur_batch.workload.tasks import Task
+from concur_batch.workload.fingerprint import fingerprint, identity
+from concur_batch.workload.loading import Loaded, load, load_replay
+from concur_batch.workload.schema import SandboxTools, SimulatedEngine, Workload
 from tools_env.bubblewrap import check
 from tools_env.sandbox import sweep
 
 
 def run(
-    workload: Annotated[Path, typer.Argument(help="The workload file.", metavar="WORKLOAD.YAML")],
+    workload: Annotated[
+        Path | None,
+        typer.Argument(help="The workload file. With --replay, its engine and control go.", metavar="[WORKLOAD.YAML]"),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key of the workload: --set control.policy=none", metavar="KEY=VALUE"),
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(help="Replay this run's agents: the same lengths, observations and tool times.", metavar="RUN"),
     ] = None,
     ray_address: Annotated[
         str | None, typer.Option(help="Join this Ray cluster instead of starting one. [env: RAY_ADDRESS]")
@@ -50,20 +55,21 @@ def run(
     dry_run: Annotated[bool, typer.Option(help="Check everything, print what would run, touch nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as the last line, as JSON.")] = False,
 ) -> None:
-    """Run a workload: every task's agents, to their ends."""
+    """Run a workload: every task's agents, to their ends. --replay without a workload file takes the run's own."""
     console = Console(stderr=as_json)
     try:
-        loaded = load(workload, set_ or [])
-        tasks = load_tasks(loaded)
+        loaded = load_replay(workload, replay, set_ or []) if replay is not None else load(_given(workload), set_ or [])
+        tokenizer = load_tokenizer(loaded.workload.model.tokenizer)
+        batch = make_batch(loaded, tokenizer)
         if dry_run:
-            planned = plan(loaded, tasks, load_tokenizer(loaded.workload.model.tokenizer))
+            planned = plan(loaded, batch.agents, batch.tasks, tokenizer)
             if as_json:
                 print(json.dumps(planned))
             else:
                 console.print(plan_table(planned))
             return
         _check_sandbox(loaded)
-        code = _run(loaded, tasks, ray_address, console, as_json)
+        code = _run(loaded, batch, tokenizer, ray_address, console, as_json)
     except InputError as error:
         refuse(str(error), 2)
     except TokenizerError as error:
@@ -73,20 +79,27 @@ def run(
     sys.exit(code)
 
 
-def _run(loaded: Loaded, tasks: list[Task], ray_address: str | None, console: Console, as_json: bool) -> int:
+def _given(workload: Path | None) -> Path:
+    if workload is None:
+        refuse("concur: no workload: give a WORKLOAD.YAML, or --replay RUN", 2)
+    return workload
+
+
+def _run(
+    loaded: Loaded, batch: Batch, tokenizer: Tokenizer, ray_address: str | None, console: Console, as_json: bool
+) -> int:
     workload = loaded.workload
-    agents = make_agents(workload, tasks)
-    tokenizer = load_tokenizer(workload.model.tokenizer)
-    _, tools = initial_messages("", "", tool_specs(workload.tools), workload.agent.format, tokenizer.template)
-    rewrites = rewriting(tokenizer.template, tools, observation_role(workload.agent.format, tokenizer.template))
+    rewrites = _rewriting(workload, tokenizer) if workload.replay is None else None
     if rewrites is not None:
         console.print(f"{workload.model.tokenizer}: {rewrites}; the history keeps what the engine saw", soft_wrap=True)
+    if batch.note is not None:
+        console.print(batch.note, soft_wrap=True)
     try:
         run_dir = make_run_directory(workload.output, workload.name, workload.model.tokenizer)
     except TraceError as error:
         mend = "give a directory that can be written"
         raise InputError([loaded.source.problem(("output",), str(error), mend)]) from None
-    outcome = _drive(loaded, tasks, agents, run_dir, ray_address, console, rewrites)
+    outcome = _drive(loaded, batch, run_dir, ray_address, console, rewrites)
     summary = summarize(Run(run_dir))
     console.print(summary_table(summary))
     console.print(summary["run_dir"], soft_wrap=True, highlight=False)
@@ -99,8 +112,7 @@ def _run(loaded: Loaded, tasks: list[Task], ray_address: str | None, console: Co
 
 def _drive(
     loaded: Loaded,
-    tasks: list[Task],
-    agents: list[AgentSpec],
+    batch: Batch,
     run_dir: Path,
     ray_address: str | None,
     console: Console,
@@ -108,8 +120,9 @@ def _drive(
 ) -> Outcome:
     workload = loaded.workload
     engine = "SIMULATED engine" if isinstance(workload.engine, SimulatedEngine) else workload.engine.kind
-    title = f"{run_dir.name} · {engine} · {len(agents)} agents · {workload.model.name} · {workload.control.policy}"
-    decides = identity(workload, tasks_digest(tasks, workload.verify))
+    agents = f"{len(batch.agents)} {'agents' if workload.replay is None else 'replayed agents'}"
+    title = f"{run_dir.name} · {engine} · {agents} · {workload.model.name} · {workload.control.policy}"
+    decides = identity(workload, batch.digest)
     manifest: dict[str, Any] = {
         "workload": workload.model_dump(mode="json"),
         "workload_file": str(loaded.path),
@@ -117,7 +130,7 @@ def _drive(
         "identity": decides,  # what the fingerprint is of
         "template_rewrites_history": rewrites,
     }
-    write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(agents), "status": "starting"})
+    write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(batch.agents), "status": "starting"})
     with make_view(console, title) as view:
         try:
             with stopped_by_signals():
@@ -129,7 +142,7 @@ def _drive(
             update_manifest(run_dir, status="failed")
             raise
         try:
-            driver = Driver(workload, loaded.system, agents, run_dir, cluster, view.show, view.note)
+            driver = Driver(workload, loaded.system, batch.agents, run_dir, cluster, view.show, view.note)
             return asyncio.run(driver.run(manifest))
         finally:
             cluster.close()
@@ -142,8 +155,14 @@ def _exit_code(outcome: Outcome, summary: dict[str, Any]) -> int:
     return 1 if summary["failed"] or summary["unfinished"] else 0
 
 
+def _rewriting(workload: Workload, tokenizer: Tokenizer) -> str | None:
+    """How the chat template would rewrite earlier turns, if it does."""
+    _, tools = initial_messages("", "", tool_specs(workload.tools), workload.agent.format, tokenizer.template)
+    return rewriting(tokenizer.template, tools, observation_role(workload.agent.format, tokenizer.template))
+
+
 def _check_sandbox(loaded: Loaded) -> None:
-    if isinstance(loaded.workload.tools, SandboxTools):
+    if isinstance(loaded.workload.tools, SandboxTools) and loaded.workload.replay is None:
         problem = check()
         if problem is not None:
             refuse(f"concur: {problem}", 2)

@@ -174,7 +174,8 @@ class Driver:
     async def _probe(self, replica: Replica) -> EngineInfo:
         client = connect(replica.kind, replica.url, 30, 3, replica.api_key)
         try:
-            return await client.probe(sampling_parameters(self._workload.model.sampling))
+            forced = self._workload.replay is not None
+            return await client.probe(sampling_parameters(self._workload.model.sampling, forced=forced))
         finally:
             await client.close()
 
@@ -220,7 +221,7 @@ class Driver:
             limits=workload.agent.limits,
             attempts=workload.agent.attempts,
             context_tokens=self._context_tokens,
-            seed=workload.tasks.seed,
+            seed=workload.seed,
             rules=make_rules(workload.control),
             kv_budget_tokens=workload.control.extensions.kv_budget_tokens,
             deadline_seconds=workload.control.extensions.deadline_seconds,

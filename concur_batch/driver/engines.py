@@ -121,7 +121,7 @@ def _simulations(workload: Workload, engine: SimulatedEngine, cluster: Cluster, 
         engine = engine.model_copy(update={"script": script})
     return [
         cluster.actor(SimulatedServer, nodes[0]).remote(
-            engine, workload.agent, run_dir / "model", workload.model.name, host, workload.tasks.seed
+            engine, workload.agent, run_dir / "model", workload.model.name, host, workload.seed
         )
         for _ in range(engine.replicas)
     ]

@@ -19,10 +19,13 @@ def plan_table(plan: Mapping[str, Any]) -> Group:
     batch = Table(title=f"{plan['workload']}: would run", title_justify="left", show_header=False)
     batch.add_column(style="bold cyan")
     batch.add_column()
-    batch.add_row("agents", f"{plan['agents']}: {plan['tasks']} tasks x {plan['samples']} samples")
-    batch.add_row("checks", ", ".join(f"{name} {count}" for name, count in plan["tasks_by_check"].items()))
-    batch.add_row("tools", ", ".join(plan["tools"]))
-    batch.add_row("format", plan["format"])
+    if plan["replayed_turns"]:
+        batch.add_row("agents", f"{plan['agents']}, replayed: {plan['replayed_turns']} turns")
+    else:
+        batch.add_row("agents", f"{plan['agents']}: {plan['tasks']} tasks x {plan['samples']} samples")
+        batch.add_row("checks", ", ".join(f"{name} {count}" for name, count in plan["tasks_by_check"].items()))
+        batch.add_row("tools", ", ".join(plan["tools"]))
+        batch.add_row("format", plan["format"])
     batch.add_row("engine", plan["engine"])
     batch.add_row("policy", plan["policy"])
     tokens = plan["first_prompt_tokens"]

@@ -15,6 +15,10 @@ from concur_batch.workload.source import Source
 def contradictions(workload: Workload, source: Source) -> Iterator[Problem]:
     """Every pair of settings with which no agent could do its work."""
     engine, tools = workload.engine, workload.tools
+    if isinstance(engine, SimulatedEngine):
+        yield from _unsimulable(engine, source)
+    if workload.replay is not None:  # nothing acts: no tool runs, no text is parsed
+        return
     names = list(tools.names) if isinstance(tools, SandboxTools) else ["work", "submit"]
     synthetic = isinstance(engine, SimulatedEngine) and engine.synthetic is not None
     if synthetic and "work" not in names:
@@ -27,9 +31,11 @@ def contradictions(workload: Workload, source: Source) -> Iterator[Problem]:
         if isinstance(check, VerifyCommand) and not isinstance(tools, SandboxTools):
             reason = "a command to check a result runs in the sandbox, and these tools have none"
             yield source.problem(("verify", number), reason, "remove it, or give sandbox tools")
-    if isinstance(engine, SimulatedEngine):
-        try:
-            engine_config(engine)
-        except ValidationError as error:
-            reason = str(error.errors(include_url=False)[0]["ctx"]["error"])
-            yield source.problem(("engine",), reason, "give larger ones")
+
+
+def _unsimulable(engine: SimulatedEngine, source: Source) -> Iterator[Problem]:
+    try:
+        engine_config(engine)
+    except ValidationError as error:
+        reason = str(error.errors(include_url=False)[0]["ctx"]["error"])
+        yield source.problem(("engine",), reason, "give larger ones")

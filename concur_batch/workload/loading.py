@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from concur_batch.trace.manifest import MANIFEST, read_manifest
 from concur_batch.workload.consistency import contradictions
 from concur_batch.workload.errors import InputError, Problem, shown_path
 from concur_batch.workload.explain import explain
@@ -18,7 +19,7 @@ from concur_batch.workload.overrides import apply_override
 from concur_batch.workload.places import make_absolute, missing_places
 from concur_batch.workload.schema import Tasks, Verify, Workload
 from concur_batch.workload.shape import spot_of, without_tags
-from concur_batch.workload.source import KeyPath, Source, read_yaml
+from concur_batch.workload.source import KeyPath, Origin, Source, read_yaml
 from concur_batch.workload.tasks import Task, compile_prompt, read_tasks
 
 _VERIFY: TypeAdapter[list[Verify]] = TypeAdapter(list[Verify])
@@ -46,6 +47,30 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Loaded:
     the tasks are read as well, as far as they can be, so that their problems are told at once too.
     """
     source, base_dir = _read(Path(path))
+    return _load(source, Path(path), base_dir, overrides)
+
+
+def load_replay(path: Path | None, run: Path, overrides: Sequence[str] = ()) -> Loaded:
+    """The same to replay a run's agents under this workload file, or under the run's own workload where it is None.
+
+    Raises TraceError where `run` is no run's directory.
+    """
+    manifest = read_manifest(run)
+    if path is None:
+        path = run / MANIFEST
+        values = {**manifest["workload"], "output": str(run.resolve().parent)}
+        values["model"] = {**values["model"], "tokenizer": str((run / "model").resolve())}
+        source, base_dir = Source(str(path), values, {(): Origin(str(path), None)}), Path.cwd()
+    else:
+        source, base_dir = _read(path)
+    for key in ("tasks", "verify"):
+        source.value.pop(key, None)
+        source.forget((key,))
+    source.value["replay"] = {"run": str(run.resolve())}
+    return _load(source, path, base_dir, overrides)
+
+
+def _load(source: Source, path: Path, base_dir: Path, overrides: Sequence[str]) -> Loaded:
     problems = _apply(source, overrides)
     _fill_default_tags(source)
     make_absolute(source, base_dir)
@@ -56,7 +81,7 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Loaded:
     problems += system_problems
     if workload is None or problems:
         raise InputError(_in_order(source.file, [*problems, *_task_problems(source, readable, problems)]))
-    return Loaded(workload, Path(path), base_dir, system, source)
+    return Loaded(workload, path, base_dir, system, source)
 
 
 def _validate(source: Source) -> tuple[Workload | None, dict[str, Any], list[Problem]]:
@@ -106,7 +131,8 @@ def _take_out(value: Any, path: KeyPath) -> str | None:
 
 
 def load_tasks(loaded: Loaded) -> list[Task]:
-    """The workload's tasks, in the order of their file. Raises InputError with every bad row."""
+    """The workload's tasks, in the order of their file; it must have some. Raises InputError with every bad row."""
+    assert loaded.workload.tasks is not None, "it is a replay"
     return read_tasks(loaded.workload.tasks, loaded.workload.verify, loaded.source)
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from concur_batch.trace.manifest import MANIFEST
 from concur_batch.workload.errors import Problem, shown, shown_path
 from concur_batch.workload.schema import Workload
 from concur_batch.workload.shape import leaves
@@ -55,6 +56,9 @@ def _missing(path: KeyPath, value: str) -> tuple[str, str] | None:
             return _missing_file(place)
         case ("agent", "system_file") | ("engine", "script"):
             return _missing_file(place)
+        case ("replay", "run"):
+            if not (place / MANIFEST).is_file():
+                return f"{shown_path(place)} is no run's directory", "give one that `concur run` has made"
         case ("model", "tokenizer"):
             if not place.is_dir():
                 return _absent(place, "directory")

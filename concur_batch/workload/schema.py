@@ -65,6 +65,36 @@ class Tasks(Section):
     seed: int = Field(0, ge=0, description="From which every agent's sampling seed is derived.")
 
 
+class Synthetic(Section):
+    """Trajectories drawn from distributions: uniform, tool times log-uniform. The seed decides everything."""
+
+    agents: Count = Field(description="How many agents.")
+    turns: Span = Field((8, 8), description="[least, most] turns of an agent.")
+    shared_tokens: int = Field(200, ge=0, description="Tokens with which every prompt begins, as a system prompt.")
+    prompt_tokens: Span = Field((100, 200), description="[least, most] tokens of an agent's own prompt after those.")
+    output_tokens: Span = Field((8, 16), description="[least, most] tokens that a turn generates.")
+    observation_tokens: Span = Field((80, 200), description="[least, most] tokens that a tool returns.")
+    tool_seconds: Annotated[tuple[Wait, Wait], AfterValidator(_log_uniform)] = Field(
+        (0.2, 2.0), description="[least, most] seconds that a tool takes."
+    )
+    seed: int = Field(0, ge=0, description="From which all is drawn.")
+
+
+class Replay(Section):
+    """Trajectories that are decided beforehand, to compare policies and engines on the same work: output lengths are
+    forced, observations and tool times are as recorded, and histories go on with the ids that the engine makes."""
+
+    run: Path | None = Field(None, description="A run's directory: its agents are replayed.")
+    synthetic: Synthetic | None = Field(None, description="Drawn trajectories, instead of `run`.")
+    limit: Count | None = Field(None, description="Replay only the first so many agents.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Replay:
+        if (self.run is None) == (self.synthetic is None):
+            raise ValueError("needs exactly one of `run` and `synthetic`; give `run` to replay a recorded run")
+        return self
+
+
 class Sampling(Section):
     """How the model samples; `extra` goes to the engine's sampling parameters verbatim."""
 
@@ -444,7 +474,8 @@ class Workload(Section):
     """A whole workload."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Names the run directory.")
-    tasks: Tasks = Field(description="What the agents are to do.")
+    tasks: Tasks | None = Field(None, description="What the agents are to do.")
+    replay: Replay | None = Field(None, description="Trajectories to replay, instead of `tasks`.")
     model: Model = Field(description="Which model acts.")
     engine: Annotated[SglangEngine | VllmEngine | SimulatedEngine, Field(discriminator="kind")] = Field(
         description="What generates."
@@ -465,3 +496,16 @@ class Workload(Section):
         validate_default=False,  # a Path is no JSON, and the workload is read as JSON
         description="Directory under which the run's own directory is made; relative to the current directory.",
     )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Workload:
+        if (self.tasks is None) == (self.replay is None):
+            raise ValueError("needs exactly one of `tasks` and `replay`; give `tasks` for agents that act")
+        return self
+
+    @property
+    def seed(self) -> int:
+        """From which all that is drawn is drawn."""
+        if self.tasks is not None:
+            return self.tasks.seed
+        return self.replay.synthetic.seed if self.replay is not None and self.replay.synthetic is not None else 0

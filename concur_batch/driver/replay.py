@@ -1,0 +1,140 @@
+"""Trajectories to replay: recorded ones from a run's tables, or drawn ones."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow.compute as pc
+
+from concur_batch.agent.encoding import Tokenizer
+from concur_batch.agent.spec import AgentSpec, Ending
+from concur_batch.agent.trajectory import Exchange, Step, Trajectory
+from concur_batch.engine.protocol import TokenIds
+from concur_batch.trace.reading import Run
+from concur_batch.workload.schema import Synthetic
+from concur_batch.workload.seeds import agent_id, agent_seed
+from tools_env.spec import ToolResult
+
+Row = Mapping[str, Any]
+
+_TURN_COLUMNS = ("agent_id", "attempt", "turn", "input_delta_ids", "output_tokens")
+_AGENT_COLUMNS = ("agent_id", "task_id", "sample", "attempt", "seed", "status", "end_reason", "failure_class", "error",
+                  "answer", "turns", "started_seconds")  # fmt: skip
+
+
+def recorded_agents(run: Run) -> tuple[list[AgentSpec], int]:
+    """The agents of a run whose end was their own doing, in the order in which they began, and how many were not:
+    who failed for infrastructure, was cancelled or has not ended did not do all of its work. Raises TraceError."""
+    rows = run.agents_final().select(list(_AGENT_COLUMNS)).to_pylist()
+    ended = [row for row in rows if row["turns"] and row["failure_class"] not in ("infrastructure", "cancelled")]
+    ended.sort(key=lambda row: (row["started_seconds"], row["agent_id"]))
+    attempts = {(row["agent_id"], row["attempt"]) for row in ended}
+    turns = _by_attempt(run, "turns", _TURN_COLUMNS, attempts)
+    tools = _by_attempt(run, "tools", None, attempts)
+    agents = [_recorded(row, turns, tools) for row in ended]
+    return agents, int(run.manifest["agents"]) - len(agents)
+
+
+def drawn_agents(section: Synthetic, tokenizer: Tokenizer) -> list[AgentSpec]:
+    """Agents of seeded trajectories. Their texts are random tokens: beyond what is shared, no two begin alike."""
+    ordinary = tokenizer.ordinary_ids()
+    shared = np.random.default_rng(section.seed).choice(ordinary, section.shared_tokens)
+    return [_drawn(section, number, shared, ordinary) for number in range(section.agents)]
+
+
+def trajectories_digest(agents: Sequence[AgentSpec]) -> str:
+    """A digest of all that is replayed; the order of the agents does not matter."""
+    digest = blake2b(digest_size=16)
+    for agent in sorted(agents, key=lambda agent: agent.agent_id):
+        assert agent.trajectory is not None, "it is replayed"
+        digest.update(orjson.dumps([agent.agent_id, agent.seed]))
+        for step in agent.trajectory.steps:
+            digest.update(step.new_ids.tobytes())
+            digest.update(orjson.dumps([step.output_tokens, [each.result.seconds for each in step.exchanges]]))
+    return digest.hexdigest()
+
+
+def _by_attempt(
+    run: Run, table: str, columns: Sequence[str] | None, attempts: set[tuple[str, int]]
+) -> dict[str, list[Row]]:
+    """The rows of these attempts, by agent, in the order of turns and calls."""
+    order = [("turn", "ascending"), *([("call", "ascending")] if table == "tools" else [])]
+    rows: dict[str, list[Row]] = defaultdict(list)
+    found = run.table(table, columns, pc.field("agent_id").isin(sorted({agent for agent, _ in attempts})))
+    for batch in found.sort_by(order).to_batches():
+        arrays = {name: batch[name] for name in batch.schema.names}
+        for index in range(batch.num_rows):
+            row = {
+                name: array[index].values.to_numpy() if name == "input_delta_ids" else array[index].as_py()
+                for name, array in arrays.items()
+            }
+            if (row["agent_id"], row["attempt"]) in attempts:
+                rows[row["agent_id"]].append(row)
+    return rows
+
+
+def _recorded(agent: Row, turns: Mapping[str, list[Row]], tools: Mapping[str, list[Row]]) -> AgentSpec:
+    name = agent["agent_id"]
+    exchanges: dict[int, list[Exchange]] = defaultdict(list)
+    for row in tools.get(name, ()):
+        exchanges[row["turn"]].append(_exchange(row))
+    steps = tuple(
+        Step(np.asarray(row["input_delta_ids"], np.int32), row["output_tokens"], tuple(exchanges[row["turn"]]))
+        for row in turns[name]
+    )
+    ending = Ending(agent["status"], agent["end_reason"], agent["failure_class"], agent["error"], agent["answer"])
+    return AgentSpec(
+        agent_id=name,
+        task_id=agent["task_id"],
+        sample=agent["sample"],
+        seed=agent["seed"],
+        prompt="",
+        trajectory=Trajectory(steps, ending),
+    )
+
+
+def _exchange(row: Row) -> Exchange:
+    result = ToolResult(
+        row["status"],
+        row["output"],
+        row["seconds"],
+        exit_code=row["exit_code"],
+        truncated=row["truncated"],
+        output_bytes=row["output_bytes"],
+    )
+    return Exchange(row["name"], orjson.loads(row["arguments"]), result)
+
+
+def _drawn(section: Synthetic, number: int, shared: TokenIds, ordinary: TokenIds) -> AgentSpec:
+    task = f"drawn-{number:06d}"
+    draw = random.Random(f"{section.seed}/{number}")
+    ids = np.random.default_rng(draw.getrandbits(64))
+    turns = draw.randint(*section.turns)
+    steps = []
+    for turn in range(turns):
+        span = section.observation_tokens if turn else section.prompt_tokens
+        new_ids = ids.choice(ordinary, draw.randint(*span))
+        if turn == 0:
+            new_ids = np.concatenate((shared, new_ids))
+        calls = (Exchange("work", {}, ToolResult("ok", "", _log_uniform(draw, section.tool_seconds))),)
+        steps.append(Step(new_ids.astype(np.int32), draw.randint(*section.output_tokens), calls[: turn + 1 < turns]))
+    return AgentSpec(
+        agent_id=agent_id(task, 0),
+        task_id=task,
+        sample=0,
+        seed=agent_seed(section.seed, task, 0),
+        prompt="",
+        trajectory=Trajectory(tuple(steps), Ending("finished", "answer")),
+    )
+
+
+def _log_uniform(draw: random.Random, span: tuple[float, float]) -> float:
+    low, high = span
+    return math.exp(draw.uniform(math.log(low), math.log(high))) if high else 0.0
