@@ -103,7 +103,11 @@ def put(document: Any, path: Path_, value: Any) -> None:
 def test_a_wrong_type_is_one_problem_at_its_key(path: Path_, field: dict[str, Any], whole: dict[str, Any]) -> None:
     whole = copy.deepcopy(whole)
     textual = field.get("type") == "string" and "enum" not in field and "const" not in field
-    if "synthetic" in path:
+    if path[0] == "replay":
+        del whole["tasks"]
+        if len(path) > 2 or path[-1] == "limit":
+            whole["replay"] = {"synthetic": {"agents": 2}}
+    elif "synthetic" in path:
         del whole["engine"]["script"]  # both at once would be a problem of its own
     put(whole, path, int(MARK) if textual else f"wrong {MARK}")
     text = yaml.safe_dump(whole, sort_keys=False)

@@ -283,7 +283,8 @@ class TestOrder:
     def test_agents_carry_them(self) -> None:
         write_tasks([{"question": "?", "team": "x", "rank": 2, "due": 90}])
         loading = loaded(overrides=(*self.ALL, "tasks.samples=2"))
-        agents = make_agents(loading.workload, load_tasks(loading))
+        assert loading.workload.tasks is not None
+        agents = make_agents(loading.workload.tasks, [], load_tasks(loading))
         assert [agent.traits for agent in agents] == [Traits(2, "x", 90.0)] * 2
 
     @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""`make bench-real`: policies on the same replayed work, on a real SGLang and a real vLLM on the CPU.
+
+A cell is one `concur run` of one system in one repetition, against a server whose cache has just been emptied. Cells
+that are on disk already are not measured again, so that the benchmark goes on where it was stopped. Repetitions are
+interleaved: what changes on the machine meanwhile meets all systems alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.progress import track
+
+from concur_batch.bench.processes import watched_command
+from concur_batch.bench.real_cells import (
+    REPETITIONS,
+    RESULTS,
+    SYSTEMS,
+    Cell,
+    System,
+    digest_of,
+    store,
+    stored,
+    workload_of,
+)
+from concur_batch.bench.real_table import table
+from concur_batch.engine.clients import connect
+from concur_batch.engine.command import server_command
+from concur_batch.engine.process import ServerProcess
+from concur_batch.report.summary import summarize
+from concur_batch.trace.reading import Run
+from concur_batch.workload.loading import load
+from concur_batch.workload.schema import HiCache, ServerEngine, SglangLaunch
+
+_FLUSH = {"sglang": "/flush_cache", "vllm": "/reset_prefix_cache"}
+_HICACHE = HiCache(ratio=4)
+# Its transfers between device and host are plain copies of torch where there is no GPU.
+_HICACHE_ARGS = ["--hicache-io-backend=direct", "--hicache-mem-layout=layer_first"]
+
+
+async def measure(engine: str, repetition: int) -> None:
+    """All cells of one repetition on one engine that are not on disk."""
+    systems = [system for system in SYSTEMS[engine] if stored(engine, system, repetition) is None]
+    first = repetition % len(SYSTEMS[engine])
+    for hicache in (False, True):
+        block = [system for system in systems if system.hicache is hicache]
+        if not block:
+            continue
+        async with _server(engine, hicache=hicache) as url:
+            # Another system begins each time, so that none always has the freshest server.
+            for system in track(block[first:] + block[:first], f"{engine}, repetition {repetition}"):
+                await _empty_cache(engine, url)
+                cell = await asyncio.to_thread(_run, engine, system, repetition, url)
+                store(cell, system)
+
+
+def main() -> None:
+    """Measure what is missing, and print and write the tables."""
+    console = Console(width=200)
+    for repetition in range(REPETITIONS):
+        for engine in SYSTEMS:
+            asyncio.run(measure(engine, repetition))
+    lines = [line for engine in SYSTEMS for line in (f"## {engine}", "", *table(engine), "")]
+    lines.append("¹ HiCache's transfers are stand-ins where there is no GPU: its hits are real, its seconds are not.")
+    (RESULTS / "tables.md").write_text("\n".join(lines) + "\n")
+    console.print("\n".join(lines), soft_wrap=True, highlight=False, markup=False)
+
+
+@asynccontextmanager
+async def _server(engine: str, *, hicache: bool) -> Any:
+    """The workload's server; gives its URL once it serves."""
+    loaded = load(workload_of(engine)).workload
+    assert isinstance(loaded.engine, ServerEngine) and loaded.engine.launch is not None, "the workload launches one"
+    launch = loaded.engine.launch
+    if hicache:
+        assert isinstance(launch, SglangLaunch), "HiCache is SGLang's"
+        launch = launch.model_copy(update={"hicache": _HICACHE, "args": [*launch.args, *_HICACHE_ARGS]})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    command = server_command(launch, loaded.model.name, "127.0.0.1", port)
+    process = ServerProcess(command, launch.env, RESULTS / f"{engine}.log")
+    client = connect(loaded.engine.kind, url, 60, 0)
+    try:
+        limit_seconds = time.monotonic() + launch.ready_seconds
+        while not await client.ready():
+            if process.exit_code is not None or time.monotonic() > limit_seconds:
+                raise SystemExit(f"{engine} does not serve: {process.last_line()}; see {RESULTS / engine}.log")
+            await asyncio.sleep(0.5)
+        await client.probe({"temperature": 0.0})  # the first request compiles
+        yield url
+    finally:
+        await client.close()
+        await process.stop()
+
+
+async def _empty_cache(engine: str, url: str) -> None:
+    async with aiohttp.ClientSession() as session, session.post(url + _FLUSH[engine]) as response:
+        response.raise_for_status()
+
+
+def _run(engine: str, system: System, repetition: int, url: str) -> Cell:
+    """One `concur run`, in a process of its own."""
+    settings = [
+        f"engine={json.dumps({'kind': engine, 'url': url})}",
+        f"control={json.dumps(system.control)}",
+        f"output={RESULTS / 'runs'}",
+    ]
+    command = [str(Path(sys.executable).with_name("concur")), "run", str(workload_of(engine)), "--json"]
+    summary, _ = watched_command(system.name, [*command, *(part for each in settings for part in ("--set", each))])
+    run = Run(summary["run_dir"])
+    figures = summarize(run)
+    turns = run.table("turns", ["generation_started_seconds", "ended_seconds"])
+    began, ended = pc.min(turns["generation_started_seconds"]).as_py(), pc.max(turns["ended_seconds"]).as_py()
+    control_rows = run.table("control").sort_by("seconds")
+    return Cell(
+        engine=engine,
+        system=system.name,
+        repetition=repetition,
+        digest=digest_of(engine, system),
+        run_dir=str(run.path),
+        seconds=ended - began,
+        device_hit_rate=figures["hit_rate"] or 0.0,
+        host_hit_rate=figures["host_hit_rate"] or 0.0,
+        input_tokens=figures["input_tokens"],
+        computed_tokens=figures["first_tokens"] + figures["recomputed_tokens"] + figures["rounding_tokens"],
+        recomputed_tokens=figures["recomputed_tokens"],
+        evicted_tokens=pc.sum(control_rows["evicted_tokens"]).as_py(),
+        retractions=figures["retractions"],
+        window_mean=figures["window_mean"],
+        increases=figures["window_increases"],
+        cuts=figures["window_cuts"],
+        windows=tuple(window for window in control_rows["window_after"].to_pylist() if window is not None),
+    )
+
+
+if __name__ == "__main__":
+    main()
