@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from concur_batch.trace.files import TraceError
 from concur_batch.trace.manifest import MANIFEST, read_manifest
 from concur_batch.workload.consistency import contradictions
 from concur_batch.workload.errors import InputError, Problem, shown_path
@@ -53,9 +54,12 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Loaded:
 def load_replay(path: Path | None, run: Path, overrides: Sequence[str] = ()) -> Loaded:
     """The same to replay a run's agents under this workload file, or under the run's own workload where it is None.
 
-    Raises TraceError where `run` is no run's directory.
+    Raises InputError with everything that is wrong, also where `run` is no run's directory.
     """
-    manifest = read_manifest(run)
+    try:
+        manifest = read_manifest(run)
+    except TraceError as error:
+        raise InputError([Problem("--replay", None, "", str(error), "give one that `concur run` has made")]) from None
     if path is None:
         path = run / MANIFEST
         values = {**manifest["workload"], "output": str(run.resolve().parent)}

@@ -184,8 +184,8 @@ def test_home_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("verify: {kind: answer}\n", "w.yaml:11: verify: is a block of keys; give a list"),
         (
             "extra: 1\n",
-            "w.yaml:11: extra: is no key of this block; the keys here are name, tasks, replay, model, engine, agent, tools, "
-            "control, verify, output",
+            "w.yaml:11: extra: is no key of this block; the keys here are name, tasks, replay, model, engine, agent, "
+            "tools, control, verify, output",
         ),
     ],
 )
