@@ -1,15 +1,17 @@
-"""One turn: generation by token ids -> parsed action -> tools -> observation appended -> record committed."""
+"""One turn: generation -> parsed action -> tools -> observation appended -> record committed."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from concur_batch.agent.actions import Action, Answer, Call, Calls, Malformed, Truncated, parse
 from concur_batch.agent.attempt import Attempt
 from concur_batch.agent.claim import Pass, Refusal
+from concur_batch.agent.conversation import encode_pieces
 from concur_batch.agent.limits import Bound, cut, limit, oversized
 from concur_batch.agent.prompting import observation_messages, retry_messages
 from concur_batch.agent.rows import Row, generation_row, tool_row
@@ -27,6 +29,8 @@ from concur_batch.engine.protocol import (
 )
 from concur_batch.trace.encode import encode_turn
 from tools_env.spec import Session, ToolResult
+
+T = TypeVar("T")
 
 # Above this many characters an observation is tokenized in a thread: 1,000 agents share one event loop.
 _INLINE_CHARACTERS = 500
@@ -69,13 +73,11 @@ class Turn:
             return limit("context", str(error))
         self.generation_seconds = services.clock() - self._started_seconds
         delta = transcript.take_delta()
-        services.gate.generated(attempt.place, generation.input_tokens + len(generation.output_ids))
+        services.gate.generated(attempt.place, generation.context_tokens)
         await services.turnstile.enter()
         tokens = self._account(generation)
-        transcript.generated(generation.output_ids)
-        text = services.tokenizer.decode(generation.output_ids)
-        thinking = services.tokenizer.template.opens_thinking
-        action = parse(services.config.format, text, generation.finish_reason, services.specs, thinking=thinking)
+        generation, text, action = await self._read(generation)
+        transcript.generated(generation.output_ids, None if generation.message is None else generation.context_tokens)
 
         tools_started_seconds = services.clock()
         calls: Sequence[Call] = action.calls if isinstance(action, Calls) else ()
@@ -117,7 +119,7 @@ class Turn:
         while True:
             tries += 1
             pool = services.pools[attempt.pool]
-            bound = attempt.budget.next_output(attempt.tally, len(attempt.transcript.ids), pool.tokens)
+            bound = attempt.budget.next_output(attempt.tally, attempt.transcript.tokens, pool.tokens)
             may_move = tries < _MOST_REFUSALS and services.has_larger(pool)
             why: Refusal = "large"
             self._started_seconds = services.clock()
@@ -156,23 +158,38 @@ class Turn:
             sampling=self._sampling,
             logprobs=self._services.config.sampling.logprobs,
             dp_rank=pool.dp_rank,
+            chat=None if attempt.conversation is None else attempt.conversation.chat,
         )
 
-    def _account(self, generation: Generation) -> TurnTokens:
-        """What became of the prompt's tokens, told to the controller too."""
+    async def _read(self, generation: Generation) -> tuple[Generation, str, Action]:
+        """What was generated, its text, and what it asks for; a message's ids are our estimate."""
+        services, conversation = self._services, self._attempt.conversation
+        tokenizer = services.tokenizer
+        if conversation is None or generation.message is None:
+            text, thinking = tokenizer.decode(generation.output_ids), tokenizer.template.opens_thinking
+            action = parse(services.config.format, text, generation.finish_reason, services.specs, thinking=thinking)
+            return generation, text, action
+        pieces, action = conversation.hear(generation.message, generation.finish_reason)
+        text = "".join(piece.text for piece in pieces)
+        ids = await self._encode(len(text), encode_pieces, tokenizer, pieces)
+        return replace(generation, output_ids=ids), text, action
+
+    def _account(self, generation: Generation) -> TurnTokens | None:
+        """What became of the prompt's tokens, told to the controller too; None where the engine tells no hits, which
+        are then no misses either."""
+        hits = generation.cached_device_tokens
         tokens = self._attempt.transcript.account(
             generation.input_tokens,
-            generation.cached_device_tokens,
+            hits,
             generation.cached_host_tokens,
             generation.cached_storage_tokens,
             self._services.pools[self._attempt.pool].page_size,
         )
-        spent = Spent(
-            generation.input_tokens,
-            generation.cached_device_tokens,
-            tokens.recomputed,
-            self._services.clock() - self._started_seconds,
-        )
+        spent = Spent(longest_seconds=self._services.clock() - self._started_seconds)
+        if hits is not None and tokens is not None:
+            spent = spent._replace(
+                input_tokens=generation.input_tokens, device_hit_tokens=hits, recomputed_tokens=tokens.recomputed
+            )
         self._services.spend(self._attempt.pool, spent)
         return tokens
 
@@ -195,7 +212,7 @@ class Turn:
     ) -> tuple[Ending | None, list[dict[str, Any]]]:
         """Whether the turn ends the agent, and the observation messages if it does not; `bound` is what its output
         would be cut by."""
-        attempt, config = self._attempt, self._services.config
+        attempt, config, conversation = self._attempt, self._services.config, self._attempt.conversation
         match action:
             case Answer(text=text):
                 return Ending("finished", "answer", answer=text), []
@@ -206,19 +223,25 @@ class Turn:
                 attempt.malformed_in_a_row += 1
                 if attempt.malformed_in_a_row >= config.limits.malformed:
                     return Ending("failed", "malformed", "model", reason), []
+                if conversation is not None:
+                    conversation.correct(reason)
                 return None, retry_messages(reason, config.format)
         attempt.malformed_in_a_row = 0
         answers = [result.answer for result in results if result.answer is not None]
         if answers:
             return Ending("finished", "submit", answer=answers[-1]), []
         exchanges = list(zip(calls, results, strict=True))
+        if conversation is not None:
+            conversation.observe(exchanges)
         return None, observation_messages(exchanges, config.format, self._services.tokenizer.template)
 
     async def _observe(self, messages: list[dict[str, Any]]) -> None:
         transcript = self._attempt.transcript
-        if sum(len(str(message["content"])) for message in messages) > _INLINE_CHARACTERS:
-            encode = transcript.encode_observation
-            ids = await asyncio.get_running_loop().run_in_executor(self._services.encoder, encode, messages)
-        else:
-            ids = transcript.encode_observation(messages)
-        transcript.append(ids)
+        characters = sum(len(str(message["content"])) for message in messages)
+        transcript.append(await self._encode(characters, transcript.encode_observation, messages))
+
+    async def _encode(self, characters: int, encode: Callable[..., T], *arguments: Any) -> T:
+        """`encode(*arguments)`, in a thread where it is long."""
+        if characters <= _INLINE_CHARACTERS:
+            return encode(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._services.encoder, encode, *arguments)
