@@ -18,11 +18,11 @@ PURE = [
     *[f"control/{path.name}" for path in (PACKAGE / "control").glob("*.py")
       if path.name not in ("controller.py", "gauges.py", "orders.py")],
     "agent/claim.py", "agent/config.py", "agent/spec.py", "agent/tally.py", "agent/limits.py", "agent/rows.py",
-    "agent/transcript.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
+    "agent/transcript.py", "agent/conversation.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/vllm_metrics.py",
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
-    "driver/plan.py", "driver/snapshot.py",
+    "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
     "doctor/finding.py", "doctor/trial.py",
     "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 
 from concur_batch.agent.claim import Pass, Wish
+from concur_batch.agent.conversation import Conversation
 from concur_batch.agent.services import Services
 from concur_batch.agent.spec import AgentSpec, Ending
 from concur_batch.agent.tally import Tally
@@ -17,14 +18,22 @@ class DeadlinePassed(Exception):
 
 
 class Attempt:
-    """`tally` grows while it runs. `place` is its name at the gate, `pool` where its last leave was for, `rid` what the
-    names of its requests begin with, `key` the columns that begin its rows."""
+    """`tally` grows while it runs. `conversation` stands beside the transcript where the engine takes messages.
+
+    `place` is its name at the gate, `pool` where its last leave was for, `rid` what the names of its requests begin
+    with, `key` the columns that begin its rows."""
 
     def __init__(self, spec: AgentSpec, services: Services) -> None:
         self.spec = spec
         self.services = services
         self.tally = Tally()
         self.transcript = Transcript(services.tokenizer)
+        config = services.config
+        self.conversation = (
+            Conversation(config.system, spec.prompt, services.specs, config.format, services.tokenizer.template)
+            if config.chats
+            else None
+        )
         self.budget = services.config.budget(spec.traits.deadline_seconds)
         if spec.trajectory is not None:
             self.budget = self.budget.without_limits(spec.trajectory.longest_output_tokens)
@@ -49,7 +58,7 @@ class Attempt:
         Raises DeadlinePassed, or Draining where the run is being stopped.
         """
         services, deadline_seconds = self.services, self.budget.deadline_seconds
-        history_tokens = len(self.transcript.ids)
+        history_tokens = self.transcript.tokens
         home = services.pools.get(self.pool)
         wish = Wish(
             max(history_tokens, least_tokens),
@@ -74,5 +83,5 @@ class Attempt:
         """The ending, where a limit is reached."""
         services = self.services
         return self.budget.over(
-            self.tally, len(self.transcript.ids), services.largest_tokens, self.admitted_seconds, services.clock()
+            self.tally, self.transcript.tokens, services.largest_tokens, self.admitted_seconds, services.clock()
         )

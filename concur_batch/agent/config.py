@@ -38,6 +38,11 @@ class HostConfig:
     hosts_on_node: int  # which share its sandboxes
 
     @property
+    def chats(self) -> bool:
+        """Whether the engine takes messages instead of token ids."""
+        return any(pool.kind == "openai" for pool in self.pools)
+
+    @property
     def keep_workspaces(self) -> bool:
         """Whether workspaces stay behind when their agents have ended."""
         return isinstance(self.tools, SandboxTools) and self.tools.keep_workspaces

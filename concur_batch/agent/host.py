@@ -67,7 +67,7 @@ class AgentHost:
         """Connect to the engine and start reporting."""
         config = self._config
         self._engines = {
-            pool.url: connect(pool.kind, pool.url, config.request_seconds, config.retries, pool.api_key)
+            pool.url: connect(pool.kind, pool.url, config.request_seconds, config.retries, pool.api_key, pool.model)
             for pool in config.pools
         }
         self._records: Outbox[bytes] = Outbox(self._commit)
@@ -131,7 +131,7 @@ class AgentHost:
         sums = dict(self._totals)
         for rollout in self._running.values():
             for name in Tally.__slots__:
-                sums[name] = sums.get(name, 0) + getattr(rollout.tally, name)
+                sums[name] = sums.get(name, 0) + (getattr(rollout.tally, name) or 0)
         lags = sorted(self._lags_seconds)
         return {
             "sums": sums,
@@ -187,7 +187,7 @@ class AgentHost:
     def _count(self, rollout: Rollout) -> None:
         self._running.pop(rollout.spec.agent_id, None)
         for name in Tally.__slots__:
-            self._totals[name] = self._totals.get(name, 0) + getattr(rollout.tally, name)
+            self._totals[name] = self._totals.get(name, 0) + (getattr(rollout.tally, name) or 0)
 
     async def _commit(self, lines: list[bytes]) -> None:
         try:

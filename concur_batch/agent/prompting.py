@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from concur_batch.agent.template import ChatTemplate, Message
+from concur_batch.agent.template import Message
 from tools_env.spec import ToolResult, ToolSpec
 
 if TYPE_CHECKING:
     from concur_batch.agent.actions import Call
 
 Format = Literal["react", "hermes", "bash"]
+
+
+class Medium(Protocol):
+    """What can be said in roles of its own: by a chat template, or in OpenAI's protocol."""
+
+    @property
+    def takes_system(self) -> bool: ...
+
+    @property
+    def takes_tools(self) -> bool: ...
+
+    @property
+    def takes_tool_role(self) -> bool: ...
+
 
 # The wording that models tuned on Hermes function calling were trained with.
 _HERMES = """\
@@ -54,7 +68,7 @@ your answer
 
 
 def initial_messages(
-    system: str, user: str, specs: Sequence[ToolSpec], format: Format, template: ChatTemplate
+    system: str, user: str, specs: Sequence[ToolSpec], format: Format, template: Medium
 ) -> tuple[list[Message], list[dict[str, Any]] | None]:
     """The first messages, and the tools to render the template with (None: it is not to show any).
 
@@ -64,7 +78,7 @@ def initial_messages(
     tools = None
     section = ""
     if format == "hermes":
-        schemas = [_schema(spec) for spec in specs]
+        schemas = offered_tools(specs, format) or []
         if template.takes_tools:
             tools = schemas
         else:
@@ -81,14 +95,17 @@ def initial_messages(
     return [{"role": "system", "content": told}, {"role": "user", "content": user}], tools
 
 
-def observation_role(format: Format, template: ChatTemplate) -> str:
+def offered_tools(specs: Sequence[ToolSpec], format: Format) -> list[dict[str, Any]] | None:
+    """The tools as OpenAI's protocol offers them; None for a format whose prompt tells of them."""
+    return [_schema(spec) for spec in specs] if format == "hermes" else None
+
+
+def observation_role(format: Format, template: Medium) -> str:
     """The role in which observations come back."""
     return "tool" if format == "hermes" and template.takes_tool_role else "user"
 
 
-def observation_messages(
-    results: Sequence[tuple[Call, ToolResult]], format: Format, template: ChatTemplate
-) -> list[Message]:
+def observation_messages(results: Sequence[tuple[Call, ToolResult]], format: Format, template: Medium) -> list[Message]:
     """What the calls of one turn returned, in the order in which they were made.
 
     hermes: a `tool` message for each call, or one user message of <tool_response> blocks where the template has no such

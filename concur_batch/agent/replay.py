@@ -36,7 +36,7 @@ class ReplayedTurn(Turn):
         bound = super()._bound(pool)
         return bound if bound.tokens < self._step.output_tokens else Bound(self._step.output_tokens, "replay")
 
-    async def _act(self, generation: Generation, bound: Bound, text: str) -> Act:
+    async def _act(self, generation: Generation, bound: Bound) -> Act:
         attempt, services = self._attempt, self._services
         if bound.name != "replay":  # the context or the pool has no room for the rest
             return Act("truncated", cut(bound))

@@ -106,7 +106,7 @@ class Rollout:
             "state_seconds": seconds,
             "pool": pool,
             "turns": self.tally.turns,
-            "context_tokens": len(self._attempt.transcript.ids),
+            "context_tokens": self._attempt.transcript.tokens,
             "pauses": self.tally.pauses,
             "running_seconds": self._services.clock() - self._started_seconds,
             "active_seconds": self.tally.active_seconds + of_turn_seconds,
@@ -166,7 +166,7 @@ class Rollout:
         attempt = self._attempt
         return agent_row(attempt.key, ending, attempt.tally) | {
             "seed": self.spec.seed,
-            "context_tokens": len(attempt.transcript.ids),
+            "context_tokens": attempt.transcript.tokens,
             "started_seconds": self._started_seconds,
             "admitted_seconds": attempt.admitted_seconds,
             "ended_seconds": self._services.clock(),

@@ -35,25 +35,25 @@ def agent_row(key: Mapping[str, Any], ending: Ending, tally: Tally) -> Row:
     }
 
 
-def generation_row(key: Mapping[str, Any], generation: Generation, tokens: TurnTokens, leave: Pass) -> Row:
-    """What is known of a turn by its generation and the leave for it."""
+def generation_row(key: Mapping[str, Any], generation: Generation, tokens: TurnTokens | None, leave: Pass) -> Row:
+    """What is known of a turn by its generation and the leave for it; `tokens` is None where no hits are told."""
     return {
         **key,
         "request_attempts": generation.attempts,
         "output_ids": np.asarray(generation.output_ids, dtype=np.int32),
         "output_logprobs": generation.logprobs,
-        "ids_estimated": False,
+        "ids_estimated": generation.message is not None,
         "finish_reason": generation.finish_reason,
         "input_tokens": generation.input_tokens,
-        "output_tokens": len(generation.output_ids),
+        "output_tokens": generation.output_tokens,
         "cached_device_tokens": generation.cached_device_tokens,
         "cached_host_tokens": generation.cached_host_tokens,
         "cached_storage_tokens": generation.cached_storage_tokens,
-        "first_tokens": tokens.first,
-        "recomputed_tokens": tokens.recomputed,
-        "rounding_tokens": tokens.rounding,
+        "first_tokens": None if tokens is None else tokens.first,
+        "recomputed_tokens": None if tokens is None else tokens.recomputed,
+        "rounding_tokens": None if tokens is None else tokens.rounding,
         "retractions": generation.retractions,
-        "context_tokens": generation.input_tokens + len(generation.output_ids),
+        "context_tokens": generation.context_tokens,
         "pending_seconds": leave.pending_seconds,
         "paused_seconds": leave.paused_seconds,
         "queue_seconds": leave.queue_seconds,

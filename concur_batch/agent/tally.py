@@ -9,7 +9,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over an agent's turns; the columns of the same names in `agents`."""
+    """Sums over an agent's turns; the columns of the same names in `agents`.
+
+    Of what an engine may not tell, the sum is over the turns that tell it, and None where none does.
+    """
 
     turns: int = 0
     tool_calls: int = 0
@@ -17,13 +20,13 @@ class Tally:
     pauses: int = 0
     input_tokens: int = 0
     output_tokens: int = 0
-    cached_device_tokens: int = 0
+    cached_device_tokens: int | None = None
     cached_host_tokens: int = 0
     cached_storage_tokens: int = 0
-    first_tokens: int = 0
-    recomputed_tokens: int = 0
-    rounding_tokens: int = 0
-    retractions: int = 0
+    first_tokens: int | None = None
+    recomputed_tokens: int | None = None
+    rounding_tokens: int | None = None
+    retractions: int | None = None
     pending_seconds: float = 0.0
     paused_seconds: float = 0.0
     queue_seconds: float = 0.0
@@ -34,7 +37,8 @@ class Tally:
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a turn's row."""
         for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + row[name])
+            if row[name] is not None:
+                setattr(self, name, (getattr(self, name) or 0) + row[name])
 
     @property
     def active_seconds(self) -> float:

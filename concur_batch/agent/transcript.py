@@ -59,6 +59,7 @@ class Transcript:
         self._buffer = np.empty(1024, dtype=np.int32)
         self._length = 0
         self._taken = 0  # up to where `take_delta` has told of
+        self._unseen = 0  # tokens that the engine has counted beyond our estimate of the history
         self._increments = tokenizer.increments(None)
         self.known_tokens = 0
         """Tokens at the history's beginning whose KV was computed, or found cached, for this agent."""
@@ -67,6 +68,11 @@ class Transcript:
     def ids(self) -> TokenIds:
         """The whole history: a read-only view, not a copy, which later growth leaves as it is."""
         return self._view(0)
+
+    @property
+    def tokens(self) -> int:
+        """The history's length; where its ids are estimates, by the engine's own count as far as it has told."""
+        return self._length + self._unseen
 
     def start(self, messages: Sequence[Message], tools: Tools | None) -> None:
         """Begin with the prompt of `messages` and the opening of the first turn. Raises TemplateError."""
@@ -79,18 +85,25 @@ class Transcript:
         self._taken = self._length
         return delta
 
-    def account(self, input_tokens: int, device: int, host: int, storage: int, page_size: int) -> TurnTokens:
-        """Split this turn's prompt by what became of it (see the function `account`); before `generated`."""
-        return account(self.known_tokens, input_tokens, device, host, storage, page_size)
+    def account(
+        self, input_tokens: int, device: int | None, host: int, storage: int, page_size: int
+    ) -> TurnTokens | None:
+        """Split this turn's prompt by what became of it (see the function `account`); before `generated`.
 
-    def generated(self, output_ids: Sequence[int]) -> None:
-        """Add what the engine sampled.
+        None where `device` is: an engine that does not tell its hits leaves it unknown.
+        """
+        return None if device is None else account(self.known_tokens, input_tokens, device, host, storage, page_size)
+
+    def generated(self, output_ids: Sequence[int], told_tokens: int | None = None) -> None:
+        """Add what the engine sampled. `told_tokens` is the whole history's length by the engine, where the ids are
+        estimates.
 
         Known is now all but the last token: its KV is computed only when it is part of a prompt.
         """
         self.extend(output_ids)
         self._taken = self._length
-        self.known_tokens = self._length - bool(len(output_ids))
+        self._unseen = 0 if told_tokens is None else told_tokens - self._length
+        self.known_tokens = self.tokens - bool(len(output_ids))
 
     def encode_observation(self, messages: Sequence[Message]) -> TokenIds:
         """Ids of the end of the assistant's turn, the observation and the next opening, for `append`.

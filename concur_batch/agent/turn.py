@@ -1,4 +1,4 @@
-"""One turn: generation by token ids -> what follows from it, observation appended -> record committed."""
+"""One turn: generation -> what follows from it, observation appended -> record committed."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Turn(ABC):
             return limit("context", str(error))
         self.generation_seconds = services.clock() - self._started_seconds
         delta = transcript.take_delta()
-        services.gate.generated(attempt.place, generation.input_tokens + len(generation.output_ids))
+        services.gate.generated(attempt.place, generation.context_tokens)
         await services.turnstile.enter()
         tokens = self._account(generation)
-        transcript.generated(generation.output_ids)
-        text = services.tokenizer.decode(generation.output_ids)
-        act = await self._act(generation, bound, text)
+        generation, text = await self._read(generation)
+        transcript.generated(generation.output_ids, None if generation.message is None else generation.context_tokens)
+        act = await self._act(generation, bound)
 
         number = attempt.tally.turns
         row = generation_row(attempt.key, generation, tokens, self._leave) | {
@@ -97,15 +97,19 @@ class Turn(ABC):
         services.records.put(encode_turn(row, act.tools))
         return act.ending
 
+    async def _read(self, generation: Generation) -> tuple[Generation, str]:
+        """The generation with its token ids, and its text."""
+        return generation, self._services.tokenizer.decode(generation.output_ids)
+
     @abstractmethod
-    async def _act(self, generation: Generation, bound: Bound, text: str) -> Act:
-        """Do what follows from a generation, whose `text` it is, and append the observation; `bound` is what its
-        output would be cut by."""
+    async def _act(self, generation: Generation, bound: Bound) -> Act:
+        """Do what follows from a generation that has been read, and append the observation; `bound` is what its output
+        would be cut by."""
 
     def _bound(self, pool: Pool) -> Bound:
         """How long the output may be."""
         attempt = self._attempt
-        return attempt.budget.next_output(attempt.tally, len(attempt.transcript.ids), pool.tokens)
+        return attempt.budget.next_output(attempt.tally, attempt.transcript.tokens, pool.tokens)
 
     async def _generate(self) -> tuple[Generation, Bound]:
         """The generation, and the limit that would cut it.
@@ -156,22 +160,24 @@ class Turn(ABC):
             sampling=self._sampling,
             logprobs=self._services.config.sampling.logprobs,
             dp_rank=pool.dp_rank,
+            chat=None if attempt.conversation is None else attempt.conversation.chat,
         )
 
-    def _account(self, generation: Generation) -> TurnTokens:
-        """What became of the prompt's tokens, told to the controller too."""
+    def _account(self, generation: Generation) -> TurnTokens | None:
+        """What became of the prompt's tokens, told to the controller too; None where the engine tells no hits, which
+        are then no misses either."""
+        hits = generation.cached_device_tokens
         tokens = self._attempt.transcript.account(
             generation.input_tokens,
-            generation.cached_device_tokens,
+            hits,
             generation.cached_host_tokens,
             generation.cached_storage_tokens,
             self._services.pools[self._attempt.pool].page_size,
         )
-        spent = Spent(
-            generation.input_tokens,
-            generation.cached_device_tokens,
-            tokens.recomputed,
-            self._services.clock() - self._started_seconds,
-        )
+        spent = Spent(longest_seconds=self._services.clock() - self._started_seconds)
+        if hits is not None and tokens is not None:
+            spent = spent._replace(
+                input_tokens=generation.input_tokens, device_hit_tokens=hits, recomputed_tokens=tokens.recomputed
+            )
         self._services.spend(self._attempt.pool, spent)
         return tokens

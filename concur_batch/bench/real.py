@@ -40,7 +40,7 @@ from concur_batch.engine.process import ServerProcess
 from concur_batch.report.summary import summarize
 from concur_batch.trace.reading import Run
 from concur_batch.workload.loading import load
-from concur_batch.workload.schema import HiCache, ServerEngine, SglangLaunch
+from concur_batch.workload.schema import HiCache, LaunchedEngine, SglangLaunch
 
 _FLUSH = {"sglang": "/flush_cache", "vllm": "/reset_prefix_cache"}
 _HICACHE = HiCache(ratio=4)
@@ -80,7 +80,7 @@ def main() -> None:
 async def _server(engine: str, *, hicache: bool) -> Any:
     """The workload's server; gives its URL once it serves."""
     loaded = load(workload_of(engine)).workload
-    assert isinstance(loaded.engine, ServerEngine) and loaded.engine.launch is not None, "the workload launches one"
+    assert isinstance(loaded.engine, LaunchedEngine) and loaded.engine.launch is not None, "the workload launches one"
     launch = loaded.engine.launch
     if hicache:
         assert isinstance(launch, SglangLaunch), "HiCache is SGLang's"

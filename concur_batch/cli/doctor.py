@@ -31,7 +31,7 @@ from concur_batch.workload.dryrun import tool_specs
 from concur_batch.workload.errors import InputError, shown_path
 from concur_batch.workload.explain import one_of
 from concur_batch.workload.loading import Loaded, load, load_tasks
-from concur_batch.workload.schema import SandboxTools, SimulatedEngine
+from concur_batch.workload.schema import LaunchedEngine, SandboxTools, SimulatedEngine
 from tools_env.spec import ToolSpec
 
 # As many as one host process holds (driver/driver.py).
@@ -49,6 +49,7 @@ class _Patient:
     urls: tuple[str, ...] = ()
     kind: EngineKind | None = None
     api_key: str | None = None
+    model: str = ""
     unasked: Finding | None = None
     tokenizer: Path | None = None
     format: Format = "hermes"
@@ -62,7 +63,7 @@ def doctor(
     ] = None,
     engine: Annotated[str | None, typer.Option(help="Examine the server at this URL.", metavar="URL")] = None,
     kind: Annotated[
-        str | None, typer.Option(help="What it is: sglang or vllm. Default: found out.", metavar="KIND")
+        str | None, typer.Option(help="What it is: sglang, vllm or openai. Default: found out.", metavar="KIND")
     ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Examine this model directory, and compare it with the server.", metavar="DIR")
@@ -152,14 +153,11 @@ def _of_workload(loaded: Loaded) -> _Patient:
         format=workload.agent.format,
         specs=tuple(tool_specs(workload.tools)),
         sampling=sampling_parameters(workload.model.sampling),
+        model=workload.model.name,
     )
     if isinstance(section, SimulatedEngine):
         return replace(patient, unasked=ok("served", "simulated: it comes with the run"))
-    if section.kind not in get_args(EngineKind):
-        return replace(
-            patient, unasked=warning("served", f"{section.kind} servers tell no signals", "nothing to check")
-        )
-    if section.launch is not None:
+    if isinstance(section, LaunchedEngine) and section.launch is not None:
         mend = "start it by hand and give its URL as --engine"
         return replace(patient, unasked=warning("served", "the run launches it: it cannot be asked now", mend))
     urls = tuple(url.rstrip("/") for url in ([section.url] if section.url is not None else section.urls))
@@ -176,7 +174,9 @@ async def _examine(patient: _Patient, ray_address: str | None, report: _Report) 
     if patient.unasked is not None:
         report.add("engine", patient.unasked)
     for url in patient.urls:
-        async for finding in inspect_engine(url, patient.kind, patient.api_key, patient.sampling, tokenizer):
+        async for finding in inspect_engine(
+            url, patient.kind, patient.api_key, patient.sampling, tokenizer, patient.model
+        ):
             report.add(f"engine {url}", finding)
 
 

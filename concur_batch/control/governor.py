@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from concur_batch.control.admission import Admission
@@ -43,6 +43,10 @@ class _Pool:
     spent: Spent = NOTHING_SPENT  # since the last period
     silent_periods: int = 0
     drift_note: str = ""
+    tells_usage: bool = False  # ever has
+    tells_hits: bool = False
+    looked_up_tokens: int = 0  # by the requests that told what they hit, since the start
+    hit_tokens: int = 0
 
 
 class Governor:
@@ -112,7 +116,7 @@ class Governor:
         permits: list[Permit] = []
         samples: dict[str, Sample] = {}
         for name, pool in self._pools.items():
-            taken = list(readings.get(name, ()))
+            taken = self._completed(name, pool, readings.get(name, ()))
             samples[name] = pool.sampler.sample(taken, now_seconds)
             if taken:
                 permits += self._hear(name, pool, samples[name], taken[-1].at_seconds, now_seconds)
@@ -131,6 +135,25 @@ class Governor:
         self._changes.clear()
         return permits, rows
 
+    def _completed(self, name: str, pool: _Pool, taken: Sequence[Reading]) -> list[Reading]:
+        """The readings, with our own account in them of an engine that never tells its KV usage.
+
+        Locked are then the histories of the agents that generate there, as far as the pool, whose size must be known,
+        holds them; hits are those that the requests tell.
+        """
+        pool.tells_usage |= any(reading.locked_tokens is not None for reading in taken)
+        pool.tells_hits |= any(reading.device_hit_tokens_total is not None for reading in taken)
+        pool.looked_up_tokens += pool.spent.input_tokens
+        pool.hit_tokens += pool.spent.device_hit_tokens
+        window, ours = self.admission.windows[name], dict[str, int]()
+        if not pool.tells_usage and window.pool_tokens is not None:
+            ours["pool_tokens"] = window.pool_tokens
+            ours["locked_tokens"] = min(window.generating_tokens, window.pool_tokens)
+            if not pool.tells_hits and pool.looked_up_tokens:
+                ours["device_hit_tokens_total"] = pool.hit_tokens
+                ours["input_tokens_total"] = pool.looked_up_tokens - pool.hit_tokens
+        return [replace(reading, estimated=True, **ours) for reading in taken] if ours else list(taken)
+
     def _miss(self, name: str, pool: _Pool, now_seconds: float) -> list[Permit]:
         """The circuit breaker: a pool that is silent for too long is taken for gone."""
         pool.silent_periods += 1
@@ -140,7 +163,7 @@ class Governor:
         """What a sample says of the pool's cache; and the pool is there, if the reading was begun after any doubt."""
         window = self.admission.windows[name]
         pool.silent_periods = 0
-        window.pool_tokens = sample.pool_tokens
+        window.pool_tokens = sample.pool_tokens or window.pool_tokens
         # A restarted engine has lost every prefix.
         window.evicted_tokens += (sample.pool_tokens or 0) if sample.restarted else (sample.evicted_tokens or 0)
         doubted = window.closed and window.closed_at_seconds < read_at_seconds
@@ -165,7 +188,8 @@ class Governor:
         window = self.admission.windows[name]
         moves, window.moves = window.moves, Moves()
         spent, pool.spent = pool.spent, NOTHING_SPENT
-        pool.drift.add(sample, spent.input_tokens, spent.device_hit_tokens, self._lag_periods(spent))
+        if not sample.estimated:  # an estimate is made of the requests' account, and cannot differ from it
+            pool.drift.add(sample, spent.input_tokens, spent.device_hit_tokens, self._lag_periods(spent))
         drift = pool.drift.drift()
         pool.drift_note = drift.note if drift else ""
         waiting = counts[State.PENDING] + counts[State.PAUSED] + counts[State.QUEUED]
@@ -205,7 +229,7 @@ class Governor:
 
 # The fields of a sample that a control row repeats.
 _TOLD = (
-    *("usage", "hit_rate", "raw_usage", "raw_hit_rate", "occupancy", "stale", "restarted"),
+    *("usage", "hit_rate", "raw_usage", "raw_hit_rate", "occupancy", "stale", "estimated", "restarted"),
     *("pool_tokens", "locked_tokens", "evictable_tokens", "running_requests", "waiting_requests"),
     *("lookup_tokens", "device_hit_tokens", "host_hit_tokens", "storage_hit_tokens", "computed_tokens"),
     *("decoded_tokens", "evicted_tokens", "retractions"),

@@ -54,8 +54,9 @@ class Beat(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What the turns that ended in a pool tell of their prompts, summed, and how long the longest generation took that
-    ended or is under way: so long may the engine have counted a prompt before its turn tells of it."""
+    """What the turns that ended in a pool tell of their prompts, summed over those that tell their cached tokens, and
+    how long the longest generation took that ended or is under way: so long may the engine have counted a prompt before
+    its turn tells of it."""
 
     input_tokens: int = 0
     device_hit_tokens: int = 0

@@ -9,7 +9,8 @@ from concur_batch.report.phases import leading_phase
 
 
 def overview(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """U, H and occupancy over all pools together, the most telling phase, and whether any sample is stale.
+    """U, H and occupancy over all pools together, the most telling phase, and whether any sample is stale or
+    an estimate.
 
     Figures that some pool does not tell are those of the others; None where none tells.
     """
@@ -21,6 +22,7 @@ def overview(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "occupancy": _quotient(rows, "occupancy", "pool_tokens"),
         "phase": leading_phase({row["phase"] for row in rows}).value,
         "stale": any(row["stale"] for row in rows),
+        "estimated": any(row["estimated"] for row in rows),
     }
 
 

@@ -97,8 +97,9 @@ class Aimd:
 
 
 def _served(sample: Sample, load: Load) -> bool:
-    """Whether the engine has shown any sign of what our agents generate; without one it only looks idle."""
-    return not load.generating or sample.lookup_tokens != 0 or bool(sample.running_requests)
+    """Whether the engine has shown any sign of what our agents generate; without one it only looks idle. To an estimate
+    it does not: that counts the agents themselves."""
+    return not load.generating or sample.estimated or sample.lookup_tokens != 0 or bool(sample.running_requests)
 
 
 def make_policy(control: AnyControl, agents: int) -> Policy:

@@ -61,6 +61,12 @@ class Window:
         """Whether somebody could be let in now."""
         return not self.closed and (self.capacity is None or len(self.holders) < self.capacity)
 
+    @property
+    def generating_tokens(self) -> int:
+        """The histories of the agents that generate here, with a place or adrift."""
+        members = (*self.holders.values(), *self.adrift.values())
+        return sum(member.context_tokens for member in members if member.state is State.ACTIVE)
+
     def enter(self, agent: str, member: Member) -> None:
         """Give the agent a place."""
         self.holders[agent] = member

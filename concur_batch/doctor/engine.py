@@ -11,11 +11,13 @@ import aiohttp
 import numpy as np
 
 from concur_batch.agent.tokenizer import Tokenizer
+from concur_batch.doctor.chat import inspect_chat
 from concur_batch.doctor.finding import Finding, failure, ok, warning
 from concur_batch.doctor.tokenizer import compare_counts, compare_ids, probe_texts
 from concur_batch.doctor.trial import Trial, judge
 from concur_batch.engine.clients import connect
 from concur_batch.engine.http import READ_TIMEOUT
+from concur_batch.engine.openai import OpenaiEngine
 from concur_batch.engine.pools import EngineKind
 from concur_batch.engine.protocol import (
     EngineError,
@@ -29,8 +31,9 @@ from concur_batch.engine.sglang import SglangEngine
 from concur_batch.engine.vllm import VllmEngine
 
 _Client = SglangEngine | VllmEngine
-# By which path each tells its version. vLLM's comes first, since in its development mode it serves SGLang's as well.
-_VERSIONS: dict[EngineKind, str] = {"vllm": "/version", "sglang": "/server_info"}
+# By which path each is known: its version, and last what all of them serve. vLLM comes first: in its development
+# mode it serves the path of SGLang as well.
+_PATHS: dict[EngineKind, str] = {"vllm": "/version", "sglang": "/server_info", "openai": "/v1/models"}
 # What the clients were written against, by the beginning of the version.
 _KNOWN_VERSIONS: dict[EngineKind, tuple[str, ...]] = {"sglang": ("0.5.", "simulated"), "vllm": ("0.32.",)}
 _REQUEST_SECONDS = 300
@@ -51,11 +54,13 @@ async def inspect_engine(
     api_key: str | None,
     sampling: Mapping[str, Any],
     tokenizer: Tokenizer | None,
+    model: str = "",
 ) -> AsyncIterator[Finding]:
     """Every check of a server, each as it is made; those that a failure makes pointless are left out.
 
     `kind` None finds it out. `sampling` are the parameters that a run would send. With a tokenizer, the server's own
-    is compared with it. Takes seconds on a GPU, half a minute on a CPU.
+    is compared with it. `model` is what a server that takes messages is asked for, the first it serves unless it is
+    given. Takes seconds on a GPU, half a minute on a CPU.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with aiohttp.ClientSession(headers=headers, timeout=READ_TIMEOUT) as session:
@@ -63,8 +68,12 @@ async def inspect_engine(
         if isinstance(found, Finding):
             yield found
             return
-        client = connect(found, url, _REQUEST_SECONDS, 0, api_key)
+        client = connect(found, url, _REQUEST_SECONDS, 0, api_key, model)
         try:
+            if isinstance(client, OpenaiEngine):
+                async for finding in inspect_chat(client, sampling, tokenizer):
+                    yield finding
+                return
             async for finding in _inspect(client, found, sampling):
                 yield finding
                 if finding.name in ("ready", "generation") and finding.verdict == "failure":
@@ -77,8 +86,9 @@ async def inspect_engine(
 
 async def _find_kind(session: aiohttp.ClientSession, url: str) -> EngineKind | Finding:
     try:
-        for kind, path in _VERSIONS.items():
-            async with session.get(f"{url}{path}") as response:
+        base = url.removesuffix("/v1")
+        for kind, path in _PATHS.items():
+            async with session.get(f"{base}{path}") as response:
                 if response.status == 200:
                     return kind
                 status = response.status
@@ -86,7 +96,7 @@ async def _find_kind(session: aiohttp.ClientSession, url: str) -> EngineKind | F
         return failure("reachable", f"no server answers: {str(error) or 'no answer'}", "start it, or mend the URL")
     return failure(
         "reachable",
-        f"neither {' nor '.join(_VERSIONS.values())} is served (HTTP {status})",
+        f"neither {' nor '.join(_PATHS.values())} is served (HTTP {status})",
         "give the URL of the server itself; if it asks for a key, name it as engine.api_key in a workload",
     )
 
@@ -154,7 +164,7 @@ async def _try_pool(client: _Client, rank: int, pinned: int | None, page_size: i
     prompt = _random_prompt(length)
     first = await client.generate(request(prompt, 1))
     second = await client.generate(request(prompt, 1))
-    hits = (before.device_hit_tokens_total or 0) + second.cached_device_tokens
+    hits = (before.device_hit_tokens_total or 0) + (second.cached_device_tokens or 0)
     counted = await _settled(
         read, lambda reading: reading.device_hit_tokens_total is None or reading.device_hit_tokens_total >= hits
     )

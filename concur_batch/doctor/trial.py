@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from concur_batch.doctor.finding import Finding, failure, ok, warning
 from concur_batch.engine.pools import EngineKind
 from concur_batch.engine.protocol import Generation, Reading
 
-_TELL_METRICS: dict[EngineKind, str] = {
+_TELL_METRICS: Mapping[EngineKind, str] = {
     "sglang": "start the server with --enable-metrics",
     "vllm": "start the server without --disable-log-stats",
 }
-_TELL_CACHED: dict[EngineKind, str] = {
+TELL_CACHED: Mapping[EngineKind, str] = {
     "sglang": "start the server without --disable-radix-cache",
     "vllm": "start the server with --enable-prompt-tokens-details and without --no-enable-prefix-caching",
+    "openai": "vLLM tells them with --enable-prompt-tokens-details, SGLang with --enable-cache-report",
 }
 _FROZEN = "the gauges stand still: look for a proxy that caches them, or for another server's /metrics at this URL"
 _BUSY = "ask again while the server has no other requests"
@@ -46,7 +47,7 @@ class Trial:
 
 def judge(trial: Trial, kind: EngineKind) -> Iterator[Finding]:
     """Every signal of the pool."""
-    yield cached_tokens(trial, kind)
+    yield cached_tokens(trial.first, trial.second, kind)
     yield hit_counter(trial, kind)
     yield locked_tokens(trial, kind)
     yield evictable_tokens(trial, kind)
@@ -54,15 +55,17 @@ def judge(trial: Trial, kind: EngineKind) -> Iterator[Finding]:
     yield time_stamps(trial, kind)
 
 
-def cached_tokens(trial: Trial, kind: EngineKind) -> Finding:
+def cached_tokens(first: Generation, second: Generation, kind: EngineKind) -> Finding:
     """The repeated prompt must have hit, the fresh one not as much."""
-    fresh, repeated = _cached(trial.first), _cached(trial.second)
-    name, seen = "cached tokens", f"a repeated prompt hit {repeated} of {trial.second.input_tokens} tokens"
+    fresh, repeated, name = _cached(first), _cached(second), "cached tokens"
+    if repeated is None or fresh is None:
+        return failure(name, "not told by the requests", TELL_CACHED[kind])
+    seen = f"a repeated prompt hit {repeated} of {second.input_tokens} tokens"
     if repeated > fresh:
         return ok(name, seen)
     if repeated:
         return failure(name, f"{seen}, as did a fresh one ({fresh})", "the server does not count them by request")
-    return failure(name, seen, _TELL_CACHED[kind])
+    return failure(name, seen, TELL_CACHED[kind])
 
 
 def hit_counter(trial: Trial, kind: EngineKind) -> Finding:
@@ -74,10 +77,10 @@ def hit_counter(trial: Trial, kind: EngineKind) -> Finding:
     hits = (after.device_hit_tokens_total or 0) - (before.device_hit_tokens_total or 0)
     missed = (after.input_tokens_total or 0) - (before.input_tokens_total or 0)
     seen = f"grew by {hits} hits and {missed} misses"
-    cached = trial.second.cached_device_tokens
+    cached = trial.second.cached_device_tokens or 0
     if hits >= cached and hits > 0 and missed > 0:
         return ok(name, seen)
-    return failure(name, f"{seen}, where the requests told {cached} hits", _FROZEN if cached else _TELL_CACHED[kind])
+    return failure(name, f"{seen}, where the requests told {cached} hits", _FROZEN if cached else TELL_CACHED[kind])
 
 
 def locked_tokens(trial: Trial, kind: EngineKind) -> Finding:
@@ -103,7 +106,7 @@ def evictable_tokens(trial: Trial, kind: EngineKind) -> Finding:
     if told is None:
         return warning(name, "not told: the occupancy stays unknown", _TELL_METRICS[kind])
     if told == 0 and not trial.busy:
-        return warning(name, "0 after requests that ended: nothing stays cached", _TELL_CACHED[kind])
+        return warning(name, "0 after requests that ended: nothing stays cached", TELL_CACHED[kind])
     return ok(name, str(told))
 
 
@@ -129,5 +132,7 @@ def time_stamps(trial: Trial, kind: EngineKind) -> Finding:
     return failure(name, "did not advance during a generation: every sample would be stale", _FROZEN)
 
 
-def _cached(generation: Generation) -> int:
+def _cached(generation: Generation) -> int | None:
+    if generation.cached_device_tokens is None:
+        return None
     return generation.cached_device_tokens + generation.cached_host_tokens + generation.cached_storage_tokens

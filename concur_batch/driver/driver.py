@@ -17,6 +17,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.host import AgentHost
+from concur_batch.agent.prompting import offered_tools
 from concur_batch.agent.rollout import sampling_parameters
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
@@ -24,15 +25,19 @@ from concur_batch.control.orders import ORDERS
 from concur_batch.control.rules import CHOICES, make_rules
 from concur_batch.driver.cluster import Cluster, Node, await_ref
 from concur_batch.driver.engines import RunningEngine, start_engine
+from concur_batch.driver.missing import missing_notes
 from concur_batch.driver.operate import controller_name, whereabouts
 from concur_batch.driver.snapshot import Snapshot, join
 from concur_batch.engine.clients import connect
+from concur_batch.engine.openai import OpenaiEngine
 from concur_batch.engine.pools import Replica, name_pools
 from concur_batch.engine.protocol import EngineInfo
 from concur_batch.simulator.metrics import SIMULATED
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
+from concur_batch.workload.dryrun import tool_specs
+from concur_batch.workload.schema import OpenaiEngine as OpenaiSection
 from concur_batch.workload.schema import ServerEngine, SimulatedEngine, Workload
 
 _AGENTS_PER_HOST = 2000
@@ -140,10 +145,11 @@ class Driver:
             engine=[asdict(info) for info in infos],
             pools={pool.name: pool.tokens for pool in self._pools},
             simulated=simulated,
+            ids_estimated=isinstance(section, OpenaiSection),
             nodes=[node.address for node in nodes],
         )
-        for missing in sorted({name for info in infos for name in info.missing_signals}):
-            self._on_note(f"the engine does not tell its {missing}")
+        for note in missing_notes(infos, workload.control):
+            self._on_note(note)
         count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // _AGENTS_PER_HOST))
         count = min(count, max(1, len(self._agents)))
         places = [nodes[index % len(nodes)] for index in range(count)]
@@ -172,10 +178,16 @@ class Driver:
             self._assign(host, list(self._agents[index::count]))
 
     async def _probe(self, replica: Replica) -> EngineInfo:
-        client = connect(replica.kind, replica.url, 30, 3, replica.api_key)
+        workload = self._workload
+        section, forced = workload.engine, workload.replay is not None
+        sampling = sampling_parameters(workload.model.sampling, forced=forced)
+        client = connect(replica.kind, replica.url, 30, 3, replica.api_key, replica.model)
         try:
-            forced = self._workload.replay is not None
-            return await client.probe(sampling_parameters(self._workload.model.sampling, forced=forced))
+            if not isinstance(client, OpenaiEngine):
+                return await client.probe(sampling)
+            info = await client.probe(sampling, offered_tools(tool_specs(workload.tools), workload.agent.format))
+            size = section.pool_tokens if isinstance(section, OpenaiSection) else None
+            return replace(info, pool_tokens=size, pool_tokens_by_rank=(size,))
         finally:
             await client.close()
 

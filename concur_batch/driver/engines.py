@@ -18,7 +18,7 @@ from concur_batch.engine.launcher import Launcher
 from concur_batch.engine.pools import Replica
 from concur_batch.engine.protocol import EngineError
 from concur_batch.engine.simulated import SimulatedServer
-from concur_batch.workload.schema import Launch, ServerEngine, SimulatedEngine, Workload
+from concur_batch.workload.schema import Launch, LaunchedEngine, ServerEngine, SimulatedEngine, Workload
 
 # An actor that has no place yet, or loads its modules, answers later.
 _NEWS_SECONDS = 1.0
@@ -60,7 +60,7 @@ async def start_engine(
 ) -> RunningEngine:
     """Start or find the engine of the workload, with the progress as notes. Raises EngineError with what to do."""
     match workload.engine:
-        case ServerEngine(kind=kind, launch=launch) if launch is not None:
+        case LaunchedEngine(kind=kind, launch=launch) if launch is not None:
             on_note(f"starting {kind}; its log is in {run_dir / 'engine'}")
             actors = _launchers(workload.engine, launch, workload.model.name, cluster, run_dir)
             news = News(actors)
@@ -68,8 +68,9 @@ async def start_engine(
             return RunningEngine(tuple(Replica(kind, url) for url in urls), tuple(actors), news)
         case ServerEngine(kind=kind, url=url, urls=several, api_key=variable):
             key = os.environ[variable] if variable else None
+            name = workload.model.name
             return RunningEngine(
-                tuple(Replica(kind, served, key) for served in ([url] if url is not None else several))
+                tuple(Replica(kind, served, key, name) for served in ([url] if url is not None else several))
             )
         case SimulatedEngine() as engine:
             actors = _simulations(workload, engine, cluster, run_dir)
@@ -92,7 +93,7 @@ def gpus_per_server(launch: Launch, node_gpus: Sequence[float]) -> int:
     return gpus
 
 
-def _launchers(section: ServerEngine, launch: Launch, name: str, cluster: Cluster, run_dir: Path) -> list[Any]:
+def _launchers(section: LaunchedEngine, launch: Launch, name: str, cluster: Cluster, run_dir: Path) -> list[Any]:
     """An actor a server: where Ray has the GPUs, or in turn on the nodes where it takes none."""
     nodes = cluster.nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# What the prompts of the turns that tell their cached tokens consist of.
+_COMPUTED = ("first_tokens", "recomputed_tokens", "rounding_tokens")
+_CACHED = ("cached_device_tokens", "cached_host_tokens", "cached_storage_tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -33,14 +37,13 @@ class Snapshot:
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of all prompt tokens so far that were cached on the device."""
-        return self._share("cached_device_tokens", "input_tokens")
+        """Share of the prompt tokens so far that were cached on the device; None where no cached tokens are told."""
+        return self._share("cached_device_tokens", (*_COMPUTED, *_CACHED))
 
     @property
     def recomputed_share(self) -> float | None:
         """Share of all computed prompt tokens so far that had been computed before."""
-        computed = sum(self.sums.get(name, 0) for name in ("first_tokens", "recomputed_tokens", "rounding_tokens"))
-        return self.sums.get("recomputed_tokens", 0) / computed if computed else None
+        return self._share("recomputed_tokens", _COMPUTED)
 
     @property
     def eta_seconds(self) -> float | None:
@@ -49,8 +52,9 @@ class Snapshot:
             return None
         return self.seconds / self.ended * (self.agents - self.ended)
 
-    def _share(self, part: str, whole: str) -> float | None:
-        return self.sums.get(part, 0) / self.sums[whole] if self.sums.get(whole) else None
+    def _share(self, part: str, parts: Iterable[str]) -> float | None:
+        whole = sum(self.sums.get(name, 0) for name in parts)
+        return self.sums.get(part, 0) / whole if whole else None
 
 
 def join(seconds: float, agents: int, control: Mapping[str, Any], hosts: Iterable[Mapping[str, Any]]) -> Snapshot:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ import orjson
 
 from concur_batch.engine.protocol import (
     ContextOverflow,
+    EngineBusy,
     EngineDown,
     EngineError,
     Generation,
@@ -27,6 +29,8 @@ from concur_batch.engine.protocol import (
 )
 
 READ_TIMEOUT = aiohttp.ClientTimeout(total=10)
+# How long an engine may ask for patience (Retry-After) and be given it; beyond, the client's own waits must do.
+_MOST_PATIENCE_SECONDS = 60.0
 _SIGNALS = {"locked_tokens": "KV usage", "evictable_tokens": "occupancy", "device_hit_tokens_total": "hit rate"}
 
 
@@ -54,10 +58,10 @@ class HttpEngine(ABC):
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """See `Engine.generate`."""
-        problem = ""
+        problem, wait_seconds = "", 0.0
         for tries in range(1, self._retries + 2):
             if tries > 1:  # full jitter, so that thousands of agents do not return to an engine at once
-                await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**tries)))
+                await asyncio.sleep(wait_seconds + random.uniform(0, min(30.0, 0.5 * 2**tries)))
             rid = f"{request.rid}-{next(self._serial):08d}"
             try:
                 return await self._try(rid, request, tries)
@@ -68,6 +72,7 @@ class HttpEngine(ABC):
                 raise
             except (aiohttp.ClientError, EngineError) as error:
                 problem = str(error) or type(error).__name__
+                wait_seconds = error.wait_seconds if isinstance(error, EngineBusy) else 0.0
             except TimeoutError:
                 problem = f"no answer within {self._timeout.total:.0f} s"
                 await self._abort(rid)
@@ -97,13 +102,14 @@ class HttpEngine(ABC):
     async def close(self) -> None:
         await self._session.close()
 
-    async def _wake(self, ranks: Sequence[int], sampling: Mapping[str, Any]) -> None:
+    async def _wake(self, ranks: Sequence[int], sampling: Mapping[str, Any]) -> list[Generation]:
         """Generate one token a dp rank, with the workload's sampling parameters: what is refused is known then, and
         some gauges appear with a rank's first batch only."""
         prompt = np.zeros(2, dtype=np.int32)
-        for rank in ranks:
-            pinned = rank if len(ranks) > 1 else None
-            await self.generate(GenerationRequest("probe", prompt, 1, 0, sampling, dp_rank=pinned))
+        pinned = list(ranks) if len(ranks) > 1 else [None]
+        return [
+            await self.generate(GenerationRequest("probe", prompt, 1, 0, sampling, dp_rank=rank)) for rank in pinned
+        ]
 
     @abstractmethod
     async def _try(self, rid: str, request: GenerationRequest, tries: int) -> Generation:
@@ -131,18 +137,24 @@ class HttpEngine(ABC):
         return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
 
     async def _post(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """Status and body of the answer; arrays of numpy may stand in `fields`."""
+        """Status and body of the answer; arrays of numpy may stand in `fields`. Raises EngineBusy."""
         body = orjson.dumps(fields, option=orjson.OPT_SERIALIZE_NUMPY)
         headers = {"Content-Type": "application/json", **headers}
         async with self._session.post(
             f"{self._url}{path}", data=body, headers=headers, timeout=self._timeout
         ) as response:
-            return response.status, await response.read()
+            text = await response.read()
+            wait_seconds = _seconds(response.headers.get("Retry-After"))
+            if response.status in (429, 503) and wait_seconds <= _MOST_PATIENCE_SECONDS:
+                raise EngineBusy(str(failure(response.status, error_text(text), ())), wait_seconds)
+            return response.status, text
 
     async def _get_text(self, path: str) -> str | None:
         """None where the path is not served; raises EngineError for any other failure."""
         try:
             async with self._session.get(f"{self._url}{path}", timeout=READ_TIMEOUT) as response:
+                if response.status in (401, 403):
+                    raise EngineError(f"{self._url}{path}: HTTP {response.status}: give its key as engine.api_key")
                 if response.status not in (200, 404):
                     raise EngineError(f"{self._url}{path}: HTTP {response.status}")
                 return await response.text() if response.status == 200 else None
@@ -173,6 +185,18 @@ def parse_answer(text: bytes) -> dict[str, Any]:
     return answer
 
 
+def error_text(text: bytes) -> str:
+    """What the body of an error says: engines put a JSON object there, a proxy does not. A code that is a word follows
+    in parentheses."""
+    try:
+        answer = orjson.loads(text)
+        error = answer["error"] if isinstance(answer.get("error"), dict) else answer
+        code = error.get("code")
+        return str(error["message"]) + (f" ({code})" if isinstance(code, str) else "")
+    except (ValueError, KeyError, AttributeError):
+        return text.decode(errors="replace")
+
+
 def failure(status: int, message: str, overflow: Iterable[str]) -> EngineError:
     """The error for an answer that is none: ContextOverflow where the message holds one of the marks of `overflow`,
     RequestRejected for what the client is to blame for, EngineError for what may go well the next time."""
@@ -187,3 +211,11 @@ def missing_signals(readings: Iterable[Reading]) -> tuple[str, ...]:
     """What some KV pool does not tell, for `EngineInfo.missing_signals`."""
     told = list(readings)
     return tuple(name for field, name in _SIGNALS.items() if any(getattr(reading, field) is None for reading in told))
+
+
+def _seconds(header: str | None) -> float:
+    """How long a `Retry-After` asks to wait; endless where it is none, or names a date."""
+    try:
+        return max(0.0, float(header or "inf"))
+    except ValueError:
+        return math.inf

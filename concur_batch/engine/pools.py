@@ -8,17 +8,18 @@ from typing import Literal
 
 from concur_batch.engine.protocol import EngineInfo
 
-EngineKind = Literal["sglang", "vllm"]
-"""Whose protocol a server speaks; our simulation speaks SGLang's."""
+EngineKind = Literal["sglang", "vllm", "openai"]
+"""Whose protocol a server speaks; our simulation speaks SGLang's, and openai is that of any compatible server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A server that serves."""
+    """A server that serves. `model` is the name under which one that takes messages is asked for its model."""
 
     kind: EngineKind
     url: str
     api_key: str | None = None
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class PoolAddress:
     page_size: int
     tokens: int | None
     kind: EngineKind = "sglang"
+    model: str = ""
 
     @property
     def rank(self) -> int:
@@ -47,5 +49,6 @@ def name_pools(replicas: Sequence[Replica], infos: Sequence[EngineInfo]) -> tupl
         for rank, tokens in zip(info.dp_ranks, info.pool_tokens_by_rank, strict=True):
             name = f"{number}.{rank}" if several else str(number)
             pinned = rank if several else None
-            pools.append(PoolAddress(name, replica.url, replica.api_key, pinned, info.page_size, tokens, replica.kind))
+            key, kind = replica.api_key, replica.kind
+            pools.append(PoolAddress(name, replica.url, key, pinned, info.page_size, tokens, kind, replica.model))
     return tuple(pools)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -14,10 +14,19 @@ TokenIds = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation in the form of OpenAI's protocol, with the tools that the model is offered."""
+
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One generation: token ids in. `rid` has a fixed width, since engines match rids by prefix on abort.
 
-    `dp_rank` pins it to one KV pool of the engine; None leaves the choice to the engine.
+    `dp_rank` pins it to one KV pool of the engine; None leaves the choice to the engine. `chat` is what an engine that
+    takes messages is sent in the ids' place, which are then an estimate.
     """
 
     rid: str
@@ -27,24 +36,41 @@ class GenerationRequest:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     logprobs: bool = False
     dp_rank: int | None = None
+    chat: Chat | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Token ids out, and what the engine tells of the request. Times are None where it tells none."""
+    """Token ids out, and what the engine tells of the request; None where it does not tell.
+
+    An engine that takes messages gives no ids but the assistant's `message`, as it is, and `told_output_tokens`, how
+    many tokens it has counted for it; `logprobs` are then of its own tokens.
+    """
 
     output_ids: list[int]
     finish_reason: FinishReason
     input_tokens: int
-    cached_device_tokens: int
+    cached_device_tokens: int | None
     cached_host_tokens: int = 0
     cached_storage_tokens: int = 0
-    retractions: int = 0
+    retractions: int | None = None
     queue_seconds: float | None = None
     prefill_seconds: float | None = None
     decode_seconds: float | None = None
     logprobs: list[float] | None = None
     attempts: int = 1
+    message: Mapping[str, Any] | None = None
+    told_output_tokens: int | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        """How many tokens were sampled."""
+        return len(self.output_ids) if self.told_output_tokens is None else self.told_output_tokens
+
+    @property
+    def context_tokens(self) -> int:
+        """Prompt and output together."""
+        return self.input_tokens + self.output_tokens
 
 
 class EngineError(Exception):
@@ -53,6 +79,14 @@ class EngineError(Exception):
 
 class EngineDown(EngineError):
     """The engine takes no requests now: it is gone, starts, or drains. Nothing is wrong with the request."""
+
+
+class EngineBusy(EngineError):
+    """The engine asks to be left alone for `wait_seconds`, and takes the request then."""
+
+    def __init__(self, problem: str, wait_seconds: float) -> None:
+        super().__init__(problem)
+        self.wait_seconds = wait_seconds
 
 
 class RequestRejected(EngineError):
@@ -89,11 +123,12 @@ class Reading:
     """The gauges and cumulative counters of one KV pool at one moment; None where the engine does not tell.
 
     `at_seconds` is our monotonic clock at the read; `stamp_seconds` the engine's own time stamp of its gauges (any
-    epoch), by which freshness is judged.
+    epoch), by which freshness is judged. `estimated`: what it holds is our own account, since the engine has none.
     """
 
     at_seconds: float
     stamp_seconds: float | None = None
+    estimated: bool = False
     pool_tokens: int | None = None
     locked_tokens: int | None = None
     evictable_tokens: int | None = None

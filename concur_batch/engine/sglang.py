@@ -133,7 +133,7 @@ def _generation(answer: Mapping[str, Any], attempts: int) -> Generation:
         cached_device_tokens=int(meta.get("cached_tokens") or 0) - host - storage,
         cached_host_tokens=host,
         cached_storage_tokens=storage,
-        retractions=int(meta.get("num_retractions") or 0),
+        retractions=meta.get("num_retractions"),
         queue_seconds=queue,
         prefill_seconds=prefill,
         decode_seconds=latency - queue - prefill if None not in (latency, queue, prefill) else None,

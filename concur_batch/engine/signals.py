@@ -23,8 +23,9 @@ class Sample:
     `usage` U and `hit_rate` H are smoothed as the sampler was told, `raw_usage` and `raw_hit_rate` are not. A stale
     sample must change nothing; `note` says why it is stale, or what is not known of a fresh one. `answered` is False
     where no reading was had, `restarted` is True where counters went back or the pool changed its size. `age_seconds`
-    is the time since the engine last refreshed its gauges. Tokens, bytes, `retractions` and `reload_seconds` (waiting
-    for copies from the host) are of this period and of silent ones just before it, so that a sum over samples is exact.
+    is the time since the engine last refreshed its gauges. `estimated`: U and H are ours, the engine tells none.
+    Tokens, bytes, `retractions` and `reload_seconds` (waiting for copies from the host) are of this period and of
+    silent ones just before it, so that a sum over samples is exact.
     """
 
     usage: float | None = None
@@ -35,6 +36,7 @@ class Sample:
     age_seconds: float = 0.0
     answered: bool = True
     restarted: bool = False
+    estimated: bool = False
     raw_usage: float | None = None
     raw_hit_rate: float | None = None
     pool_tokens: int | None = None
@@ -128,6 +130,7 @@ class Sampler:
             note=_note(current, unmoved, restarted),
             age_seconds=now_seconds - self._fresh_at_seconds,
             restarted=restarted,
+            estimated=current.estimated,
             raw_usage=raw_usage,
             raw_hit_rate=hit_rate,
             pool_tokens=current.pool_tokens,

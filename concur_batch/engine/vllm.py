@@ -6,9 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
-from concur_batch.engine.http import HttpEngine, failure, missing_signals, parse_answer
+from concur_batch.engine.http import HttpEngine, error_text, failure, missing_signals, parse_answer
 from concur_batch.engine.protocol import EngineError, EngineInfo, Generation, GenerationRequest, Reading
 from concur_batch.engine.vllm_metrics import VllmPool, make_vllm_pools
 
@@ -29,17 +27,12 @@ class VllmEngine(HttpEngine):
     server = "vLLM"
     health_paths = ("/health",)
 
-    def __init__(self, url: str, request_seconds: float, retries: int, api_key: str | None = None) -> None:
-        super().__init__(url, request_seconds, retries, api_key)
-        self.tells_cached_tokens = True
-        """False once an answer did not tell them: the 0 of its `cached_device_tokens` then means nothing."""
-
     async def probe(self, sampling: Mapping[str, Any]) -> EngineInfo:
         """Ask what it is, and generate one token a dp rank with the workload's sampling parameters, so that what it
         refuses is known before any agent starts. Raises EngineError where it cannot be reached or is no vLLM."""
         version = (await self._get_json("/version")).get("version")
         ranks = tuple(await self.read())
-        await self._wake(ranks, sampling)
+        woken = await self._wake(ranks, sampling)
         told = await self._pools()  # what is missing now is really missing
         pools = [told.get(rank, VllmPool(Reading(at_seconds=0.0), None)) for rank in ranks]
         sizes = tuple(pool.reading.pool_tokens for pool in pools)
@@ -49,7 +42,7 @@ class VllmEngine(HttpEngine):
             pool_tokens=min((tokens for tokens in sizes if tokens is not None), default=None),
             page_size=max(pool.block_tokens or 1 for pool in pools),
             context_tokens=await self._context_tokens(),
-            missing_signals=missing if self.tells_cached_tokens else (*missing, "cached tokens"),
+            missing_signals=missing + (("cached tokens",) if woken[0].cached_device_tokens is None else ()),
             dp_ranks=ranks,
             pool_tokens_by_rank=sizes,
         )
@@ -80,34 +73,23 @@ class VllmEngine(HttpEngine):
         headers = {} if request.dp_rank is None else {"X-data-parallel-rank": str(request.dp_rank)}
         status, text = await self._post("/v1/completions", fields, headers)
         if status != 200:
-            raise failure(status, _message(text), _OVERFLOW)
+            raise failure(status, error_text(text), _OVERFLOW)
         try:
-            answer = parse_answer(text)
-            generation = _generation(answer, tries)
-            self.tells_cached_tokens &= answer["usage"].get("prompt_tokens_details") is not None
+            return _generation(parse_answer(text), tries)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise EngineError(f"the answer is not as vLLM's: {error!r}") from None
-        return generation
-
-
-def _message(text: bytes) -> str:
-    """What an error says: vLLM's own stand in a JSON object, a proxy's do not."""
-    try:
-        return str(orjson.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return text.decode(errors="replace")
 
 
 def _generation(answer: Mapping[str, Any], tries: int) -> Generation:
     choice, usage, times = answer["choices"][0], answer["usage"], answer.get("metrics") or {}
     if choice["finish_reason"] == "abort":
         raise EngineError("the engine aborted the request")
-    logprobs = choice.get("logprobs")
+    logprobs, details = choice.get("logprobs"), usage.get("prompt_tokens_details")
     return Generation(
         output_ids=list(choice["token_ids"]),
         finish_reason="length" if choice["finish_reason"] == "length" else "stop",
         input_tokens=int(usage["prompt_tokens"]),
-        cached_device_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
+        cached_device_tokens=None if details is None else int(details.get("cached_tokens") or 0),
         queue_seconds=_seconds(times.get("queue_time_ms")),
         prefill_seconds=_seconds(times.get("time_to_first_token_ms")),  # since it left the queue
         decode_seconds=_seconds(times.get("generation_time_ms")),

@@ -55,7 +55,7 @@ def _turn(turn: Row, calls: Sequence[Row]) -> Iterator[tuple[float, str]]:
     yield (
         turn["generation_started_seconds"],
         f"turn {turn['turn']}: generated {turn['output_tokens']} tokens in {turn['generation_seconds']:.2f} s on "
-        f"{turn['input_tokens']:,}, of which {turn['cached_device_tokens'] + turn['cached_host_tokens']:,} were cached"
+        f"{turn['input_tokens']:,}, of which {_cached(turn)} were cached"
         f"{recomputed}{retries}",
     )
     if turn["action"] != "calls":
@@ -66,6 +66,12 @@ def _turn(turn: Row, calls: Sequence[Row]) -> Iterator[tuple[float, str]]:
             call["started_seconds"],
             f"{call['name']} {_short(call['arguments'])}: {call['status']}, {call['seconds']:.2f} s{waited}",
         )
+
+
+def _cached(turn: Row) -> str:
+    if turn["cached_device_tokens"] is None:
+        return "nobody tells how many"
+    return f"{turn['cached_device_tokens'] + turn['cached_host_tokens']:,}"
 
 
 def _pause(turn: Row, home: Sequence[Row], there: Sequence[Row]) -> str:

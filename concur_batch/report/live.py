@@ -71,6 +71,7 @@ class LiveView:
     def _render(self, snapshot: Snapshot) -> RenderableType:
         control, sums = snapshot.control, snapshot.sums
         rates = _rates(self._last, snapshot)
+        unknown = "not told" if sums.get("input_tokens") else "–"
         progress = Table.grid(padding=(0, 2), expand=True)
         progress.add_column(ratio=1)
         progress.add_column(justify="right")
@@ -102,13 +103,14 @@ class LiveView:
             "cache",
             f"U [b]{share(control.get('usage'))}[/b]   H [b]{share(control.get('hit_rate'))}[/b]   "
             f"occupancy {share(control.get('occupancy'))}   phase [b]{control.get('phase', '–')}[/b]"
+            + ("   U and H estimated" if control.get("estimated") else "")
             + ("   [yellow]stale sample[/yellow]" if control.get("stale") else ""),
         )
         lines.add_row(
             "tokens",
             f"in {amount(sums.get('input_tokens', 0))}   out {amount(sums.get('output_tokens', 0))}   "
-            f"{amount(rates['output_tokens'])} out/s   hit rate {share(snapshot.hit_rate)}   "
-            f"recomputed {share(snapshot.recomputed_share)}",
+            f"{amount(rates['output_tokens'])} out/s   hit rate {share(snapshot.hit_rate, unknown)}   "
+            f"recomputed {share(snapshot.recomputed_share, unknown)}",
         )
         lines.add_row(
             "tools",

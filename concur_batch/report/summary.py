@@ -31,7 +31,8 @@ _SUMS = (
 
 
 def summarize(run: Run) -> dict[str, Any]:
-    """One flat object of figures, with units in the names; shares are None where their whole is zero.
+    """One flat object of figures, with units in the names; shares are None where their whole is zero, and sums where
+    no row tells the figure.
 
     Agents, rewards and failures are over the final rows; agents without one count as unfinished. Turns, tokens and
     tools are all that was done, by agents that have not ended and in attempts that failed as well.
@@ -44,7 +45,9 @@ def summarize(run: Run) -> dict[str, Any]:
     sums["malformed_turns"] = turns.filter(pc.field("action") == "malformed").num_rows
     sums["pauses"] = turns.filter(pc.field("paused_seconds") > 0).num_rows
     failures = Counter(name for name in _failed(final)["failure_class"].to_pylist())
-    computed = sums["first_tokens"] + sums["recomputed_tokens"] + sums["rounding_tokens"]
+    computed = sum(sums[name] or 0 for name in ("first_tokens", "recomputed_tokens", "rounding_tokens"))
+    # The prompts of the turns that tell their cached tokens.
+    looked_up = computed + sum(sums[f"cached_{tier}_tokens"] or 0 for tier in ("device", "host", "storage"))
     rewards = final["reward"].drop_null()
     return {
         "run": run.manifest["run"],
@@ -61,8 +64,8 @@ def summarize(run: Run) -> dict[str, Any]:
         "reward_mean": pc.mean(rewards).as_py() if len(rewards) else None,
         "turns_median": float(pc.quantile(final["turns"], 0.5)[0].as_py()) if final.num_rows else None,
         **{name: round(value, 3) if isinstance(value, float) else value for name, value in sums.items()},
-        "hit_rate": _share(sums["cached_device_tokens"], sums["input_tokens"]),
-        "host_hit_rate": _share(sums["cached_host_tokens"], sums["input_tokens"]),
+        "hit_rate": _share(sums["cached_device_tokens"], looked_up),
+        "host_hit_rate": _share(sums["cached_host_tokens"], looked_up),
         "recomputed_share": _share(sums["recomputed_tokens"], computed),
         "output_tokens_per_second": _share(sums["output_tokens"], seconds),
         "turns_per_second": _share(sums["turns"], seconds),
@@ -119,8 +122,9 @@ def _count(final: pa.Table, status: str) -> int:
 
 
 def _sum(table: pa.Table, column: str) -> Any:
-    return pc.sum(table[column]).as_py() or 0
+    """None where there are rows and none of them tells it."""
+    return pc.sum(table[column]).as_py() if table.num_rows else 0
 
 
-def _share(part: float, whole: float) -> float | None:
-    return round(part / whole, 4) if whole else None
+def _share(part: float | None, whole: float) -> float | None:
+    return round(part / whole, 4) if whole and part is not None else None

@@ -22,9 +22,14 @@ def amount(number: float) -> str:
     return f"{number:.0f}"
 
 
-def share(value: float | None) -> str:
-    """0.43, or a dash where it is not known."""
-    return "–" if value is None else f"{value:.2f}"
+def share(value: float | None, unknown: str = "–") -> str:
+    """0.43, or what stands for one that is not known."""
+    return unknown if value is None else f"{value:.2f}"
+
+
+def told(tokens: float | None) -> str:
+    """An amount, or that the engine has not told it."""
+    return "not told" if tokens is None else amount(tokens)
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

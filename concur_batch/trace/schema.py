@@ -19,17 +19,18 @@ _KEY = [
     pa.field("attempt", pa.int32(), nullable=False),
 ]
 
-# Tokens of prompts by what became of them. input = device + host + storage hits + first + recomputed + rounding.
+# Tokens of prompts by what became of them; null where no cached tokens are told.
+# input = device + host + storage hits + first + recomputed + rounding.
 _TOKENS = [
     pa.field("input_tokens", pa.int64(), nullable=False),
     pa.field("output_tokens", pa.int64(), nullable=False),
-    pa.field("cached_device_tokens", pa.int64(), nullable=False),
+    pa.field("cached_device_tokens", pa.int64()),
     pa.field("cached_host_tokens", pa.int64(), nullable=False),
     pa.field("cached_storage_tokens", pa.int64(), nullable=False),
-    pa.field("first_tokens", pa.int64(), nullable=False),  # never computed for this agent before
-    pa.field("recomputed_tokens", pa.int64(), nullable=False),  # computed before, evicted, computed again
-    pa.field("rounding_tokens", pa.int64(), nullable=False),  # computed again since pages are kept whole only
-    pa.field("retractions", pa.int64(), nullable=False),
+    pa.field("first_tokens", pa.int64()),  # never computed for this agent before
+    pa.field("recomputed_tokens", pa.int64()),  # computed before, evicted, computed again
+    pa.field("rounding_tokens", pa.int64()),  # computed again since pages are kept whole only
+    pa.field("retractions", pa.int64()),
 ]
 
 AGENTS = pa.schema(
@@ -76,8 +77,8 @@ TURNS = pa.schema(
         # The history grows by deltas: input_delta_ids (template and observation tokens) and then output_ids.
         pa.field("input_delta_ids", IDS, nullable=False),
         pa.field("output_ids", IDS, nullable=False),
-        pa.field("output_logprobs", pa.list_(pa.float32())),
-        pa.field("ids_estimated", pa.bool_(), nullable=False),  # the engine took text, ids are our tokenizer's
+        pa.field("output_logprobs", pa.list_(pa.float32())),  # of the engine's own tokens where ids are estimated
+        pa.field("ids_estimated", pa.bool_(), nullable=False),  # the engine took messages, ids are our tokenizer's
         pa.field("output_text", pa.string(), nullable=False),
         pa.field("finish_reason", pa.string(), nullable=False),  # stop | length | abort
         pa.field("action", pa.string(), nullable=False),  # calls | answer | malformed | truncated
@@ -137,6 +138,7 @@ CONTROL = pa.schema(
         pa.field("raw_hit_rate", pa.float64()),
         pa.field("occupancy", pa.float64()),  # (locked + evictable) / pool: for phases, never for the law
         pa.field("stale", pa.bool_(), nullable=False),
+        pa.field("estimated", pa.bool_(), nullable=False),  # the engine tells none of it: it is our own account
         pa.field("restarted", pa.bool_(), nullable=False),
         pa.field("sample_age_seconds", pa.float64()),
         pa.field("pool_tokens", pa.int64()),
@@ -157,7 +159,8 @@ CONTROL = pa.schema(
         pa.field("reload_seconds", pa.float64()),  # that requests waited for reloads
         pa.field("running_requests", pa.int64()),
         pa.field("waiting_requests", pa.int64()),
-        # What the turns that ended in this period tell themselves, and how far the engine's counters are from it.
+        # What the turns that ended in this period tell themselves, of those that tell their cached tokens, and how far
+        # the engine's counters are from it.
         pa.field("request_input_tokens", pa.int64(), nullable=False),
         pa.field("request_device_hit_tokens", pa.int64(), nullable=False),
         pa.field("recomputed_tokens", pa.int64(), nullable=False),

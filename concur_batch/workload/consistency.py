@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from concur_batch.workload.errors import Problem
-from concur_batch.workload.schema import SandboxTools, SimulatedEngine, VerifyCommand, Workload
+from concur_batch.workload.schema import OpenaiEngine, SandboxTools, SimulatedEngine, VerifyCommand, Workload
 from concur_batch.workload.simulated import engine_config
 from concur_batch.workload.source import Source
 
@@ -17,6 +17,9 @@ def contradictions(workload: Workload, source: Source) -> Iterator[Problem]:
     engine, tools = workload.engine, workload.tools
     if isinstance(engine, SimulatedEngine):
         yield from _unsimulable(engine, source)
+    if workload.replay is not None and isinstance(engine, OpenaiEngine):
+        reason = "a replay forces the length of outputs, which the protocol of OpenAI cannot"
+        yield source.problem(("replay",), reason, "give the server as kind sglang or vllm, or simulated")
     if workload.replay is not None:  # nothing acts: no tool runs, no text is parsed
         return
     names = list(tools.names) if isinstance(tools, SandboxTools) else ["work", "submit"]

@@ -158,9 +158,9 @@ class SglangLaunch(Launch):
 
 
 class ServerEngine(Section):
-    """A real server: one that runs (`url`), or one to launch."""
+    """A real server that runs."""
 
-    kind: Literal["sglang", "vllm"]
+    kind: Literal["sglang", "vllm", "openai"]
     url: str | None = Field(
         None, pattern=r"^https?://", description="Where the server runs, for instance http://gpu-7:30000"
     )
@@ -168,9 +168,21 @@ class ServerEngine(Section):
         default_factory=list, description="Several replicas of the same server, instead of `url`."
     )
     api_key: str | None = Field(None, description="Name of the environment variable that holds the key.")
-    launch: Launch | None = Field(None, description="Start the server for the run, instead of `url`.")
     request_seconds: Seconds = Field(3600, description="Longest that one generation may take, queueing included.")
     retries: int = Field(4, ge=0, description="Times to send a failed generation again, with growing waits.")
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        if len(set(self.urls)) != len(self.urls):
+            raise ValueError("`urls` names a replica twice; name each once")
+        return self
+
+
+class LaunchedEngine(ServerEngine):
+    """A real server: one that runs (`url`), or one to launch."""
+
+    kind: Literal["sglang", "vllm"]
+    launch: Launch | None = Field(None, description="Start the server for the run, instead of `url`.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -181,22 +193,35 @@ class ServerEngine(Section):
                 "needs exactly one of `url`, `urls` and `launch`; give `url` for a server that runs, `urls` for "
                 "several replicas, or `launch` to start one"
             )
-        if len(set(self.urls)) != len(self.urls):
-            raise ValueError("`urls` names a replica twice; name each once")
         return self
 
 
-class SglangEngine(ServerEngine):
+class SglangEngine(LaunchedEngine):
     """A real SGLang server: one that runs (`url`), or one to launch."""
 
     kind: Literal["sglang"] = Field(description="A real SGLang server.")
     launch: SglangLaunch | None = Field(None, description="Start the server for the run, instead of `url`.")
 
 
-class VllmEngine(ServerEngine):
+class VllmEngine(LaunchedEngine):
     """A real vLLM server: one that runs (`url`) with `--enable-prompt-tokens-details`, or one to launch."""
 
     kind: Literal["vllm"] = Field(description="A real vLLM server.")
+
+
+class OpenaiEngine(ServerEngine):
+    """Any server with OpenAI's chat completions, asked for `model.name`. It tells no signals and takes no token ids."""
+
+    kind: Literal["openai"] = Field(description="Any server of OpenAI's chat completions.")
+    pool_tokens: Count | None = Field(
+        None, description="Tokens that a server's KV pool holds, if you know it: U is then estimated."
+    )
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        if (self.url is not None) == bool(self.urls):
+            raise ValueError("needs exactly one of `url` and `urls`; give `urls` for several replicas")
+        return self
 
 
 class Cost(Section):
@@ -477,7 +502,7 @@ class Workload(Section):
     tasks: Tasks | None = Field(None, description="What the agents are to do.")
     replay: Replay | None = Field(None, description="Trajectories to replay, instead of `tasks`.")
     model: Model = Field(description="Which model acts.")
-    engine: Annotated[SglangEngine | VllmEngine | SimulatedEngine, Field(discriminator="kind")] = Field(
+    engine: Annotated[SglangEngine | VllmEngine | OpenaiEngine | SimulatedEngine, Field(discriminator="kind")] = Field(
         description="What generates."
     )
     agent: Agent = Field(default_factory=Agent, description="How an agent acts.")

@@ -422,7 +422,7 @@ class TestDefaultTags:
 
     def test_a_needed_block_may_not(self) -> None:
         assert replaced("  kind: simulated\n", "") == [
-            "w.yaml:8: engine.kind: is missing; add it: one of sglang, vllm, simulated"
+            "w.yaml:8: engine.kind: is missing; add it: one of sglang, vllm, openai, simulated"
         ]
 
 
