@@ -31,8 +31,8 @@ from concur_batch.engine.sglang import SglangEngine
 from concur_batch.engine.vllm import VllmEngine
 
 _Client = SglangEngine | VllmEngine
-# By which path each is known: its version, and last what all of them serve. vLLM comes first: in its development
-# mode it serves the path of SGLang as well.
+# By which path each is known: its version, and last what all of them serve. vLLM's comes first, since in its
+# development mode it serves SGLang's as well.
 _PATHS: dict[EngineKind, str] = {"vllm": "/version", "sglang": "/server_info", "openai": "/v1/models"}
 # What the clients were written against, by the beginning of the version.
 _KNOWN_VERSIONS: dict[EngineKind, tuple[str, ...]] = {"sglang": ("0.5.", "simulated"), "vllm": ("0.32.",)}

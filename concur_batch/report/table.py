@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from concur_batch.report.text import amount, duration, share, told
+from concur_batch.report.text import amount, duration, share
 
 
 def plan_table(plan: Mapping[str, Any]) -> Group:
@@ -66,12 +66,13 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         f"({amount(summary['output_tokens_per_second'] or 0)}/s)",
     )
     host = f", from the host {share(summary['host_hit_rate'])}" if summary["cached_host_tokens"] else ""
+    evicted = summary["evicted_tokens"]
     unknown = "not told" if summary["cached_device_tokens"] is None else "–"
     hit_rate, recomputed = (share(summary[name], unknown) for name in ("hit_rate", "recomputed_share"))
     table.add_row(
         "cache",
         f"hit rate {hit_rate}{host}, recomputed {recomputed} of prefill, "
-        f"{told(summary['evicted_tokens'])} tokens evicted",
+        + ("evictions not told" if evicted is None else f"{amount(evicted)} tokens evicted"),
     )
     if summary["window_max"] is not None:
         table.add_row(

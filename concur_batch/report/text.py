@@ -27,11 +27,6 @@ def share(value: float | None, unknown: str = "–") -> str:
     return unknown if value is None else f"{value:.2f}"
 
 
-def told(tokens: float | None) -> str:
-    """An amount, or that the engine has not told it."""
-    return "not told" if tokens is None else amount(tokens)
-
-
 def sparkline(values: Sequence[float], width: int) -> str:
     """The last values as bars between zero and their greatest."""
     shown = values[-width:]

@@ -136,7 +136,7 @@ async def test_what_a_server_lacks_is_told(fault: Fault, expected: dict[str, str
     [
         (answering("/ready", 503, None), "ready"),
         (answering("/generate", 500, None), "generation"),
-        (unserved("/server_info"), "reachable"),
+        (unserved("/server_info", "/v1/models"), "reachable"),
     ],
     ids=["not ready", "no generation", "another server"],
 )

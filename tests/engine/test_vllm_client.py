@@ -286,11 +286,15 @@ async def test_a_probe_tries_every_rank(vllm: Vllm, ranks: int) -> None:
 async def test_a_server_that_tells_no_cached_tokens_is_found_out_by_the_probe(vllm: Vllm) -> None:
     vllm.replies = [answers(ANSWER | {"usage": ANSWER["usage"] | {"prompt_tokens_details": None}})]
     engine = VllmEngine(vllm.url, 5, 0)
-    assert engine.tells_cached_tokens
     info = await engine.probe({})
     await engine.close()
     assert info.missing_signals == ("occupancy", "cached tokens")
-    assert not engine.tells_cached_tokens
+
+
+async def test_what_is_not_told_is_no_zero(vllm: Vllm) -> None:
+    untold = ANSWER | {"usage": ANSWER["usage"] | {"prompt_tokens_details": None}}
+    generation = await ask(vllm, answers(untold))
+    assert (generation.cached_device_tokens, generation.retractions) == (None, None)
 
 
 async def test_a_probe_tells_what_the_engine_refuses(vllm: Vllm) -> None:

@@ -56,6 +56,14 @@ def test_a_life() -> None:
     ]
 
 
+def test_cached_tokens_that_nobody_tells_are_no_zero() -> None:
+    untold = {**TURN, "pending_seconds": 0.0, "cached_device_tokens": None, "recomputed_tokens": None}
+    assert told([], [untold], []) == [
+        "turn 0: generated 40 tokens in 1.50 s on 1,200, of which nobody tells how many were cached",
+        "has not ended",
+    ]
+
+
 def test_attempts_are_told_apart() -> None:
     failed = {**END, "final": False, "status": "failed", "end_reason": "engine", "error": "gone", "reward": None}
     lines = told([failed, {**END, "attempt": 1, "started_seconds": 10.0}], [TURN, {**TURN, "attempt": 1}], [])

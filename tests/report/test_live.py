@@ -50,6 +50,17 @@ def test_hosts_are_joined() -> None:
     assert joined.eta_seconds == pytest.approx(20 / 62 * 34)
 
 
+def test_turns_that_tell_no_cached_tokens_are_no_misses() -> None:
+    untold = {**HOST, "sums": {"input_tokens": 5_000_000, "cached_device_tokens": 0, "first_tokens": 0}}
+    assert join(1.0, 1, {}, [HOST, untold]).hit_rate == 0.75
+    assert join(1.0, 1, {}, [untold]).hit_rate is None
+    stream = io.StringIO()
+    with make_view(Console(file=stream, width=110, force_terminal=True, color_system=None), "") as view:
+        view.show(join(1.0, 1, {**CONTROL, "estimated": True}, [untold]))
+    assert "hit rate not told   recomputed not told" in stream.getvalue()
+    assert "U and H estimated" in stream.getvalue()
+
+
 def test_the_panel_shows_every_figure() -> None:
     text = shown(110, terminal=True)
     for figure in ("SIMULATED", "62/96", "W 12", "U 0.43", "H 0.81", "middle", "0.97", "active 7", "tool wait 3",
@@ -113,7 +124,7 @@ def test_the_console_decides_which() -> None:
 def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
     zero = dict.fromkeys(
         ("turns", "tool_calls", "tool_seconds", "input_tokens", "output_tokens", "output_tokens_per_second",
-         "evicted_tokens", "cached_host_tokens", "seconds", "pauses", "window_cuts", "window_increases"), 0,
+         "evicted_tokens", "cached_device_tokens", "cached_host_tokens", "seconds", "pauses", "window_cuts", "window_increases"), 0,
     )  # fmt: skip
     summary = {
         **zero, "run": "r", "status": "interrupted", "simulated": True, "agents": 9, "finished": 5, "limit": 1,
@@ -123,8 +134,13 @@ def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
         "hit_rate": None, "recomputed_share": 0.25, "window_min": 4, "window_max": 8, "window_mean": 5.5,
         "phase_seconds": {"warmup": 2.0},
     }  # fmt: skip
-    stream = io.StringIO()
-    Console(file=stream, width=110).print(summary_table(summary))
+
+    def printed(**changes: Any) -> str:
+        stream = io.StringIO()
+        Console(file=stream, width=110).print(summary_table({**summary, **changes}))
+        return stream.getvalue()
+
+    shown = printed()
     for figure in (
         "simulated",
         "5 finished",
@@ -136,5 +152,8 @@ def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
         "0.25",
         "–",
     ):
-        assert figure in stream.getvalue(), figure
-    assert "cancelled" not in stream.getvalue()
+        assert figure in shown, figure
+    assert "cancelled" not in shown
+    assert "not told" not in shown
+    untold = printed(cached_device_tokens=None, recomputed_share=None, evicted_tokens=None)
+    assert "hit rate not told, recomputed not told of prefill, evictions not told" in untold

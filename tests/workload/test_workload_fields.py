@@ -27,6 +27,7 @@ BLOCKS: dict[str, list[dict[str, Any]]] = {
     "engine": [
         {"kind": "sglang", "launch": {"python": sys.executable, "model": "tokenizer"}},
         {"kind": "vllm", "launch": {"python": sys.executable, "model": "tokenizer"}},
+        {"kind": "openai", "url": "http://gpu-7:8000"},
         {"kind": "simulated", "script": "s.jsonl"},
     ],
     "tools": [{"kind": "sandbox"}, {"kind": "synthetic"}],
