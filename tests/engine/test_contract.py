@@ -35,6 +35,7 @@ Client = SglangEngine | VllmEngine
 Name = Literal["in-process", "process", "sglang", "vllm"]
 
 GREEDY = {"temperature": 0, "ignore_eos": True}  # every engine then generates to the limit
+NAMES = ["in-process", "process", pytest.param("sglang", marks=pytest.mark.sglang), "vllm"]
 LONG = 800  # tokens of output that no engine here makes while a test lasts
 
 
@@ -73,7 +74,7 @@ class Engine:
     pool_tokens: int
 
 
-@pytest.fixture(scope="session", params=["in-process", "process", "sglang", "vllm"])
+@pytest.fixture(scope="session", params=NAMES)
 def address(request: pytest.FixtureRequest) -> tuple[Name, str | None]:
     """Which engine, and the URL of its process. A session's, so that tests go engine by engine."""
     fixture = {"process": "simulated_process", "sglang": "real_sglang", "vllm": "real_vllm"}.get(request.param)
@@ -293,7 +294,7 @@ async def test_64_at_once_are_all_answered_and_all_accounted_for(engine: Engine)
     check_accounts(before, after, generations)
 
 
-@pytest.fixture(params=["in-process", "process", "sglang", "vllm"])
+@pytest.fixture(params=NAMES)
 async def mortal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[InProcess | ServedProcess]:
     """A server of the test's own."""
     server: InProcess | ServedProcess
