@@ -140,7 +140,9 @@ MESSAGES = st.one_of(
     st.lists(
         st.tuples(
             st.sampled_from(["bash", "list_files", "rm", ""]),
-            st.sampled_from(['{"command": "ls"}', '{"command":"a\\nb"}', '{"command":"a\nb"}', "{}", "", "{", "null", "[]"]),
+            st.sampled_from(
+                ['{"command": "ls"}', '{"command":"a\\nb"}', '{"command":"a\nb"}', "{}", "", "{", "null", "[]"]
+            ),
         ),
         min_size=1,
         max_size=4,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from aiohttp import web
+from readings import grown, until
 
 from concur_batch.engine.clients import connect
 from concur_batch.engine.pools import EngineKind
@@ -122,25 +123,10 @@ def request(
     return GenerationRequest(rid, np.array(ids, dtype=np.int32), tokens, seed, fields.pop("sampling", GREEDY), **fields)
 
 
-async def until(client: Client, running: int) -> Reading:
-    """The first reading with so many requests in the engine, and of them no tokens untold."""
-    async with asyncio.timeout(30):
-        while True:
-            (reading,) = (await client.read()).values()
-            if reading.running_requests == running and (reading.locked_tokens == 0) == (running == 0):
-                return reading
-            await asyncio.sleep(0.05)
-
-
 def looked_up(before: Reading, after: Reading) -> int:
     """Prompt tokens that the engine looked up in its cache between two readings."""
     names = ("input_tokens_total", "device_hit_tokens_total", "host_hit_tokens_total", "storage_hit_tokens_total")
     return sum(grown(before, after, name) for name in names)
-
-
-def grown(before: Reading, after: Reading, name: str) -> int:
-    """A counter's difference; 0 of what the engine does not tell."""
-    return (getattr(after, name) or 0) - (getattr(before, name) or 0)
 
 
 def check_accounts(before: Reading, after: Reading, generations: Sequence[Generation]) -> None:

@@ -82,8 +82,15 @@ async def test_what_is_sent_and_what_is_told(chat: ChatServer) -> None:
     generation = await ask(chat, asked=request(Chat(HELLO, TOOLS), logprobs=True))
     (body,) = chat.bodies
     assert body == {
-        **{"model": "m", "messages": HELLO, "tools": TOOLS, "max_tokens": 20, "seed": 7, "logprobs": True},
-        **{"temperature": 0.5, "top_p": 0.9, "stop": ["\n"]},
+        "model": "m",
+        "messages": HELLO,
+        "tools": TOOLS,
+        "max_tokens": 20,
+        "seed": 7,
+        "logprobs": True,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "stop": ["\n"],
     }
     assert generation.message is not None
     assert generation.message["tool_calls"][0]["function"] == {"name": "t", "arguments": '{"x": 1}'}
@@ -180,7 +187,13 @@ async def test_what_may_go_well_the_next_time_is_sent_again(chat: ChatServer, re
 
 @pytest.mark.parametrize(
     ("header", "status", "waited"),
-    [("7", 429, 7.0), ("0.5", 503, 0.5), ("3600", 429, 0.0), ("7", 500, 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", 429, 0)],
+    [
+        ("7", 429, 7.0),
+        ("0.5", 503, 0.5),
+        ("3600", 429, 0.0),
+        ("7", 500, 0.0),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", 429, 0),
+    ],
 )
 async def test_a_short_wait_that_the_server_asks_for_is_kept(
     chat: ChatServer, monkeypatch: pytest.MonkeyPatch, header: str, status: int, waited: float
@@ -271,4 +284,3 @@ async def test_what_is_no_such_server_is_told_in_one_line(chat: ChatServer) -> N
     with pytest.raises(EngineError, match="is this a chat completions server"):
         await engine.probe({})
     await engine.close()
-
