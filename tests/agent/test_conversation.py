@@ -64,8 +64,8 @@ def test_calls_are_answered_under_their_ids_and_the_message_stays_as_it_came() -
         {"role": "tool", "name": "list_files", "tool_call_id": "call_1", "content": "{}"},
     ]
     assert "".join(piece.text for piece in pieces) == (
-        '<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{"name": "bash", "arguments": {"command":  "ls"}}\n</tool_call>'
-        '\n<tool_call>\n{"name": "list_files", "arguments": {}}\n</tool_call>'
+        '<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n{"name": "bash", "arguments": {"command":  "ls"}}'
+        '\n</tool_call>\n<tool_call>\n{"name": "list_files", "arguments": {}}\n</tool_call>'
     )
 
 

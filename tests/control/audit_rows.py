@@ -23,9 +23,10 @@ AGENTS: Rows = [{"agent_id": f"a{number}", "paused_seconds": 0.0, "pauses": 0} f
 HEALTHY: dict[str, Any] = {
     "pool": "r0", "policy": "concur", "window_before": 40, "window_after": 40, "branch": "hold", "reason": "",
     "changes": None, "phase": "middle", "pool_state": "open", "usage": 0.4, "hit_rate": 0.8, "raw_usage": 0.4,
-    "raw_hit_rate": 0.8, "occupancy": 0.95, "stale": False, "estimated": False, "restarted": False, "sample_age_seconds": 0.0,
-    "pool_tokens": 100_000, "locked_tokens": 40_000, "evictable_tokens": 55_000, "lookup_tokens": 5_000,
-    "device_hit_tokens": 4_000, "host_hit_tokens": 0, "storage_hit_tokens": 0, "computed_tokens": 1_000,
+    "raw_hit_rate": 0.8, "occupancy": 0.95, "stale": False, "estimated": False, "restarted": False,
+    "sample_age_seconds": 0.0, "pool_tokens": 100_000, "locked_tokens": 40_000, "evictable_tokens": 55_000,
+    "lookup_tokens": 5_000, "device_hit_tokens": 4_000,
+    "host_hit_tokens": 0, "storage_hit_tokens": 0, "computed_tokens": 1_000,
     "decoded_tokens": 300, "evicted_tokens": 500, "retractions": 0, "offloaded_tokens": 0, "reloaded_tokens": 0,
     "offloaded_bytes": 0, "reloaded_bytes": 0, "reload_seconds": 0.0, "running_requests": 20, "waiting_requests": 0,
     "request_input_tokens": 5_000, "request_device_hit_tokens": 4_000, "recomputed_tokens": 20, "drift_hit_rate": 0.0,

@@ -82,16 +82,9 @@ async def test_what_is_sent_and_what_is_told(chat: ChatServer) -> None:
     generation = await ask(chat, asked=request(Chat(HELLO, TOOLS), logprobs=True))
     (body,) = chat.bodies
     assert body == {
-        "model": "m",
-        "messages": HELLO,
-        "tools": TOOLS,
-        "max_tokens": 20,
-        "seed": 7,
-        "logprobs": True,
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "stop": ["\n"],
-    }
+        "model": "m", "messages": HELLO, "tools": TOOLS, "max_tokens": 20, "seed": 7, "logprobs": True,
+        "temperature": 0.5, "top_p": 0.9, "stop": ["\n"],
+    }  # fmt: skip
     assert generation.message is not None
     assert generation.message["tool_calls"][0]["function"] == {"name": "t", "arguments": '{"x": 1}'}
     assert (generation.finish_reason, generation.output_ids, generation.attempts) == ("stop", [], 1)
@@ -130,7 +123,7 @@ async def test_a_filtered_answer_is_not_asked_for_again_and_an_abort_is(chat: Ch
         await ask(chat)
     assert len(chat.bodies) == 1
     chat.model = lambda messages, body: says("", "abort")
-    with pytest.raises(EngineError, match="abort.*3 tries"):
+    with pytest.raises(EngineError, match=r"abort.*3 tries"):
         await ask(chat)
     assert len(chat.bodies) == 4
 
@@ -242,7 +235,7 @@ async def test_a_probe(chat: ChatServer, tells_cached: bool) -> None:
 async def test_a_model_that_is_not_served_is_told_with_those_that_are(chat: ChatServer) -> None:
     chat.names = ["qwen", "llama"]
     engine = engine_of(chat)
-    with pytest.raises(EngineError, match="serves no 'm', but qwen, llama: mend model.name"):
+    with pytest.raises(EngineError, match=r"serves no 'm', but qwen, llama: mend model\.name"):
         await engine.probe({})
     await engine.close()
 
@@ -263,7 +256,7 @@ async def test_a_key_is_sent_and_asked_for(chat: ChatServer) -> None:
     for key in (None, "secret"):
         engine = engine_of(chat, api_key=key)
         if key is None:
-            with pytest.raises(EngineError, match="engine.api_key"):
+            with pytest.raises(EngineError, match=r"engine\.api_key"):
                 await engine.probe({})
         else:
             await engine.probe({})

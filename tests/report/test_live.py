@@ -124,7 +124,8 @@ def test_the_console_decides_which() -> None:
 def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
     zero = dict.fromkeys(
         ("turns", "tool_calls", "tool_seconds", "input_tokens", "output_tokens", "output_tokens_per_second",
-         "evicted_tokens", "cached_device_tokens", "cached_host_tokens", "seconds", "pauses", "window_cuts", "window_increases"), 0,
+         "evicted_tokens", "cached_device_tokens", "cached_host_tokens", "seconds", "pauses", "window_cuts",
+         "window_increases"), 0,
     )  # fmt: skip
     summary = {
         **zero, "run": "r", "status": "interrupted", "simulated": True, "agents": 9, "finished": 5, "limit": 1,
