@@ -15,8 +15,9 @@ _PR_SET_PDEATHSIG = 1
 _STOP_SECONDS = 30.0
 _TAIL_BYTES = 8192
 _LIBC = ctypes.CDLL(None)
-# Reads until its standard input ends, which is when whoever holds the other end is gone, by kill -9 too.
-_GUARD = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$1"', "guard")
+# Waits for a line, and leaves. If its standard input ends without one, whoever holds the other end is gone, by kill -9
+# too. It is no child of ours, but init's: when Ray ends an actor, it kills the actor's children first, and no further.
+_GUARD = ("/bin/sh", "-c", 'exec 3<&0; { read -r _ <&3 || kill -s KILL -- "-$1"; } &', "guard")
 
 
 class ServerProcess:
@@ -62,8 +63,8 @@ class ServerProcess:
             await asyncio.to_thread(self._server.wait, _STOP_SECONDS)
         self._signal_group(signal.SIGKILL)
         await asyncio.to_thread(self._server.wait)
-        self._guard.kill()
-        self._guard.communicate()
+        with contextlib.suppress(BrokenPipeError):
+            self._guard.communicate(b"\n")
 
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -177,7 +177,7 @@ class SglangEngine(ServerEngine):
     )
     sessions: bool = Field(
         False,
-        description="Each request names its agent, whose prefix then outlives those that nobody will ask for again: the "
+        description="Each request names its agent, whose prefix then outlives those of agents that have ended: the "
         "server runs with `--enable-session-radix-cache`.",
     )
 

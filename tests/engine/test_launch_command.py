@@ -157,7 +157,7 @@ def test_gpus_of_a_server_on_each_of_its_nodes(fields: dict[str, int], node_gpus
     ],
 )
 def test_servers_that_no_node_has_the_gpus_for(fields: dict[str, int], node_gpus: list[float]) -> None:
-    with pytest.raises(EngineError, match="a server's on (one node|2 nodes), and the nodes have"):
+    with pytest.raises(EngineError, match=r"a server's on (one node|2 nodes), and the nodes have"):
         gpus_per_node(launch(**fields), node_gpus)
 
 
