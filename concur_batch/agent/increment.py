@@ -13,6 +13,13 @@ _Shape = tuple[tuple[str, str | None], ...]  # (role, name) of each message
 # What templates look at in a content, beside the constants that they are written with.
 _AWKWARD = ("", " ", "\n", "  both ends \n", '{"a": "b\\n"}', "[1]", "'", '"', "\\", "<b>&amp;", "{{ x }}", "é\u2028😀")
 
+# What a turn of the assistant may be, for `rewriting`: bare, with reasoning before it, with blanks at both ends.
+_SAID = {
+    "a turn": "a0",
+    "earlier reasoning": "<think>\nr\n</think>\n\na0",
+    "blank space around a turn": " a0 \n",
+}
+
 
 class Increments:
     """The increments of one template, given the `tools` it is always rendered with.
@@ -81,29 +88,35 @@ def closing(template: ChatTemplate) -> str:
 def rewriting(template: ChatTemplate, tools: Tools | None, observation_role: str) -> str | None:
     """How the template rewrites history, in one line; None if every turn only appends to it.
 
+    Looked at are observations of that role, and the user's, in which an agent is told that its action is malformed.
     A history of token ids keeps what the engine saw and made, so a rewriting template does no harm to it; but the
     model then sees more, such as earlier reasoning, than a server which renders the whole conversation each turn
     would show it.
     """
+    for role in dict.fromkeys((observation_role, "user")):
+        for what, said in _SAID.items():
+            if (change := _change(template, tools, role, said)) is not None:
+                return f"{what} of the assistant is {change}"
+    return None
 
-    def render(*turns: str, generation_prompt: bool) -> str:
+
+def _change(template: ChatTemplate, tools: Tools | None, role: str, said: str) -> str | None:
+    """What becomes of a turn that said this, and when; None if it stays."""
+    observation = "a user's message" if role == "user" else "a tool's result"
+
+    def render(*turns: str) -> str:
         messages = [{"role": "user", "content": "u"}]
         for index, turn in enumerate(turns):
             messages.append({"role": "assistant", "content": turn})
-            if index < len(turns) - 1 or generation_prompt:
-                messages.append({"role": observation_role, "name": "t", "content": f"o{index}"})
-        return template.render(messages, tools, generation_prompt=generation_prompt)
+            messages.append({"role": role, "name": "t", "content": f"o{index}"})
+        return template.render(messages, tools, generation_prompt=True)
 
-    first = template.render([{"role": "user", "content": "u"}], tools, generation_prompt=True)
-    for what, said in (("turns", "a0"), ("reasoning", "<think>\nr\n</think>\n\na0")):
-        if not render(said, generation_prompt=False).startswith(first + said):
-            return f"the {what} of the assistant are not rendered as they were generated after the generation prompt"
-        second = render(said, generation_prompt=True)
-        if not second.startswith(first + said):
-            return f"earlier {what} of the assistant are rewritten once an observation follows"
-        if not render(said, "a1", generation_prompt=True).startswith(second + "a1"):
-            return f"earlier {what} of the assistant are rewritten at later turns"
-    return None
+    first, second, third = render(), render(said), render(said, "a1")
+    if not second.startswith(first):
+        return f"not opened by the generation prompt any more once {observation} follows"
+    if not second.startswith(first + said):
+        return f"rewritten once {observation} follows"
+    return None if third.startswith(second + "a1") else f"rewritten once a turn after {observation} follows"
 
 
 def _messages(shape: _Shape, content: str) -> list[Message]:

@@ -86,10 +86,17 @@ def test_what_is_found_out(demo):
 def test_rewriting_is_told(demo):
     assert rewriting(demo.template, None, "tool") is None
     assert rewriting(template(CHATML_ANY_ROLE), None, "user") is None
-    assert rewriting(template(TRIMS_AND_QUOTES), None, "user") is None
-    assert "after the generation prompt" in str(rewriting(template(DROPS_REASONING), None, "tool"))
+    trimmed = "blank space around a turn of the assistant is rewritten once a {} follows"
+    assert rewriting(template(TRIMS_AND_QUOTES), None, "user") == trimmed.format("user's message")
+    assert rewriting(template(TRIMS_AND_QUOTES), None, "tool") == trimmed.format("tool's result")
+    opening = "a turn of the assistant is not opened by the generation prompt any more once a tool's result follows"
+    assert rewriting(template(DROPS_REASONING), None, "tool") == opening
     without_opening = DROPS_REASONING.replace("assistant\n<think>\n' }}", "assistant\n' }}")
-    assert "reasoning" in str(rewriting(template(without_opening), None, "tool"))
+    dropped = "earlier reasoning of the assistant is rewritten once a tool's result follows"
+    assert rewriting(template(without_opening), None, "tool") == dropped
+    only_next = without_opening.replace("not loop.last", "loop.revindex > 2")
+    later = "earlier reasoning of the assistant is rewritten once a turn after a tool's result follows"
+    assert rewriting(template(only_next), None, "tool") == later
 
 
 @pytest.mark.parametrize(

