@@ -156,6 +156,8 @@ class Turn:
             sampling=self._sampling,
             logprobs=self._services.config.sampling.logprobs,
             dp_rank=pool.dp_rank,
+            priority=attempt.spec.traits.priority if self._services.config.priorities else None,
+            session=attempt.session,
         )
 
     def _account(self, generation: Generation) -> TurnTokens:

@@ -33,7 +33,7 @@ from concur_batch.simulator.metrics import SIMULATED
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
-from concur_batch.workload.schema import ServerEngine, SimulatedEngine, Workload
+from concur_batch.workload.schema import ServerEngine, SglangEngine, SimulatedEngine, Workload
 
 _AGENTS_PER_HOST = 2000
 _POLL_SECONDS = 0.5
@@ -225,6 +225,8 @@ class Driver:
             kv_budget_tokens=workload.control.extensions.kv_budget_tokens,
             deadline_seconds=workload.control.extensions.deadline_seconds,
             hosts_on_node=hosts_on_node,
+            priorities=isinstance(section, SglangEngine) and section.priorities,
+            sessions=isinstance(section, SglangEngine) and section.sessions,
         )
         host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
         try:

@@ -89,6 +89,9 @@ class HttpEngine(ABC):
             pass
         return False
 
+    async def end_session(self, session: str) -> None:  # noqa: B027
+        """See `Engine.end_session`; nothing to do where requests do not carry it."""
+
     async def hang_up(self) -> None:
         """Break off all requests under way: they are taken for ones whose server is gone, and fail as such if it is."""
         session, self._session = self._session, self._connect()

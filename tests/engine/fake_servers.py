@@ -153,10 +153,13 @@ class FakeSglang(Fake):
     def __init__(self) -> None:
         super().__init__()
         self.knows_ready = True
+        self.attention_ranks = False  # whether it serves them by data-parallel attention
+        self.closed: list[str] = []  # sessions
 
     def routes(self) -> list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]]:
         return [
             ("POST", "/abort_request", self.abort),
+            ("POST", "/close_session", self.close_session),
             ("GET", "/ready", self.newer_ready),
             ("GET", "/health", self.ready),
             ("GET", "/v1/models", self.models),
@@ -170,6 +173,10 @@ class FakeSglang(Fake):
         self.dropped.append((await request.json())["rid"])
         return web.Response()
 
+    async def close_session(self, request: web.Request) -> web.Response:
+        self.closed.append((await request.json())["session_id"])
+        return web.Response()
+
     async def newer_ready(self, request: web.Request) -> web.Response:
         return await self.ready(request) if self.knows_ready else web.Response(status=404)
 
@@ -177,7 +184,9 @@ class FakeSglang(Fake):
         return web.json_response({"data": [{"id": "m", "max_model_len": 8192}]})
 
     async def server_info(self, request: web.Request) -> web.Response:
-        info = {"version": "0.5.23", "dp_size": self.ranks_served, "page_size": 16, "max_req_input_len": 94}
+        sizes = [1, self.ranks_served] if self.attention_ranks else [self.ranks_served, 1]
+        ranks = dict(zip(("dp_size", "attn_dp_size"), sizes, strict=True))
+        info = {"version": "0.5.23", **ranks, "page_size": 16, "max_req_input_len": 94}
         return web.json_response({**info, "max_total_num_tokens": 100, "context_length": None})
 
     def metrics_text(self) -> str:

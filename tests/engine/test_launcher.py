@@ -208,7 +208,7 @@ def test_a_killed_launcher_takes_the_server_and_its_children_along(tmp_path: Pat
 import time
 from pathlib import Path
 from concur_batch.engine.process import ServerProcess
-ServerProcess(["sh", "-c", "sleep 600 & echo $$ $!; wait"], {{}}, Path({str(tmp_path / "log")!r}))
+server = ServerProcess(["sh", "-c", "sleep 600 & echo $$ $!; wait"], {{}}, Path({str(tmp_path / "log")!r}))
 print("started", flush=True)
 time.sleep(600)
 """
