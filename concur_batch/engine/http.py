@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -27,6 +28,9 @@ from concur_batch.engine.protocol import (
 )
 
 READ_TIMEOUT = aiohttp.ClientTimeout(total=10)
+# SGLang and vLLM close a connection that has rested for 5 s: one that has rested nearly so long is not used again, or a
+# request could be sent into its end.
+_REST_SECONDS = 4.0
 _SIGNALS = {"locked_tokens": "KV usage", "evictable_tokens": "occupancy", "device_hit_tokens_total": "hit rate"}
 
 
@@ -35,7 +39,8 @@ class HttpEngine(ABC):
 
     `request_seconds` bounds one generation, its queueing in the engine included; `retries` is how often a failed one
     is sent again. Repeating is safe: a generation has no effect but its answer, and each try has a rid of its own, so
-    that a late answer to an earlier try cannot be taken for this one's. A server that is down is not waited for here.
+    that a late answer to an earlier try cannot be taken for this one's. No two clients make the same rid either: a
+    server takes one only once at a time, and aborts by it. A server that is down is not waited for here.
     """
 
     server: ClassVar[str]
@@ -47,6 +52,7 @@ class HttpEngine(ABC):
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, sock_connect=30)
         self._retries = retries
+        self._name = secrets.token_hex(4)
         self._serial = itertools.count()
         self._asking: asyncio.Task[bool] | None = None
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -58,7 +64,7 @@ class HttpEngine(ABC):
         for tries in range(1, self._retries + 2):
             if tries > 1:  # full jitter, so that thousands of agents do not return to an engine at once
                 await asyncio.sleep(random.uniform(0, min(30.0, 0.5 * 2**tries)))
-            rid = f"{request.rid}-{next(self._serial):08d}"
+            rid = f"{request.rid}-{self._name}-{next(self._serial):08d}"
             try:
                 return await self._try(rid, request, tries)
             except RequestRejected:
@@ -131,7 +137,8 @@ class HttpEngine(ABC):
 
     def _connect(self) -> aiohttp.ClientSession:
         # limit=0: thousands of agents have a request in flight; the engine queues them, not our pool.
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_REST_SECONDS)
+        return aiohttp.ClientSession(connector=connector, headers=self._headers)
 
     async def _post(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[int, bytes]:
         """Status and body of the answer; arrays of numpy may stand in `fields`."""

@@ -40,9 +40,12 @@ class ServerProcess:
                 start_new_session=True,  # Ctrl-C in the terminal is ours to handle
                 preexec_fn=_die_with_parent,
             )
-        self._guard = subprocess.Popen(
+        shell = subprocess.Popen(
             [*_GUARD, str(self._server.pid)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
+        shell.wait()  # what it has put into the background is the guard
+        assert shell.stdin is not None
+        self._leash = shell.stdin
 
     @property
     def exit_code(self) -> int | None:
@@ -63,8 +66,8 @@ class ServerProcess:
             await asyncio.to_thread(self._server.wait, _STOP_SECONDS)
         self._signal_group(signal.SIGKILL)
         await asyncio.to_thread(self._server.wait)
-        with contextlib.suppress(BrokenPipeError):
-            self._guard.communicate(b"\n")
+        with contextlib.suppress(BrokenPipeError), self._leash:
+            self._leash.write(b"\n")
 
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -67,6 +67,7 @@ class Fake(ABC):
         self.bodies: list[dict[str, Any]] = []
         self.ranks: list[int | None] = []  # that each request was pinned to
         self.dropped: list[str] = []  # rids
+        self.peers: set[object] = set()  # the other ends of the connections
         self.is_ready = True
         self.asked_ready = 0
         self.ranks_served = 1
@@ -112,6 +113,8 @@ class Fake(ABC):
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.json())
+        assert request.transport is not None
+        self.peers.add(request.transport.get_extra_info("peername"))
         self.ranks.append(self.rank(request, self.bodies[-1]))
         rid = self.rids[-1]
         try:

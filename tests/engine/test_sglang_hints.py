@@ -1,4 +1,4 @@
-"""Priorities and sessions on a real SGLang on the CPU: one request at a time, from a pool of 3,072 tokens."""
+"""Priorities and sessions on a real SGLang on the CPU: one request at a time, from a pool of 1,024 tokens."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from concur_batch.engine.sglang import SglangEngine
 from tests.servers import real_server, serving
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
-PROMPT_TOKENS = 600
+PROMPT_TOKENS = 200
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     directory = tmp_path_factory.mktemp("hints")
-    yield from serving(real_server("sglang", directory, "--max-running-requests=1", priorities=True, sessions=True))
+    yield from serving(
+        real_server(
+            "sglang", directory, "--max-running-requests=1", "--max-total-tokens=1024", priorities=True, sessions=True
+        )
+    )
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ async def test_a_high_priority_overtakes_low_ones_that_wait(engine: SglangEngine
                     return
                 await asyncio.sleep(0.05)
 
-    asking = [asyncio.create_task(ask("running", 0, 100, 0))]
+    asking = [asyncio.create_task(ask("running", 0, 60, 0))]
     await until(1, 0)
     for number in range(3):
         asking.append(asyncio.create_task(ask(f"low{number}", number + 1, 2, 0)))
@@ -75,7 +79,7 @@ async def test_a_sessions_prefix_outlives_later_ones_until_it_is_closed(engine: 
 
     assert await cached(30, "agent") == 0
     assert await cached(31) == 0
-    for number in range(32, 37):  # 3,000 tokens: the pool cannot hold what came before as well
+    for number in range(32, 37):  # 1,000 tokens: the pool cannot hold what came before as well
         await cached(number)
     assert await cached(30, "agent") == PROMPT_TOKENS - 1
     assert await cached(31) == 0
