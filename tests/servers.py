@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from concur_batch.engine.clients import connect
-from concur_batch.engine.command import server_command
+from concur_batch.engine.command import Place, server_command
 from concur_batch.engine.pools import EngineKind
 from concur_batch.engine.process import ServerProcess
 from concur_batch.simulator.config import EngineConfig
@@ -81,16 +81,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def real_server(kind: EngineKind, directory: Path) -> ServedProcess:
-    """A real server that serves SmolLM2-135M on the CPU, not yet started. Skips where there is none (fails in CI)."""
+def real_server(kind: EngineKind, directory: Path, *more: str, **settings: bool) -> ServedProcess:
+    """A real server that serves SmolLM2-135M on the CPU, not yet started. Skips where there is none (fails in CI).
+
+    `more` are further arguments, `settings` those of the `engine` block.
+    """
     workload, recipe, args = REAL[kind]
     if not ((ROOT / f".venv-{kind}/.stamp").exists() and (ROOT / "models/smollm2-135m/.stamp").exists()):
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no {kind} for the CPU here: {recipe}")
     engine = load(ROOT / "workloads" / workload).workload.engine
     assert isinstance(engine, ServerEngine) and engine.launch is not None
-    launch = engine.launch.model_copy(update={"args": [*engine.launch.args, *args]})
+    launch = engine.launch.model_copy(update={"args": [*engine.launch.args, *args, *more]})
     port = free_port()
-    command = server_command(launch, "smollm2", "127.0.0.1", port)
+    engine = engine.model_copy(update={"launch": launch, **settings})
+    command = server_command(engine, "smollm2", Place("127.0.0.1", port))
     return ServedProcess(kind, port, command, launch.env, directory / f"{kind}.log")
 
 

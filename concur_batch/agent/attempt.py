@@ -21,7 +21,7 @@ class Attempt:
     """`tally` grows while it runs. `conversation` stands beside the transcript where the engine takes messages.
 
     `place` is its name at the gate, `pool` where its last leave was for, `rid` what the names of its requests begin
-    with, `key` the columns that begin its rows."""
+    with, `session` by which an engine that heeds it knows whose they are, `key` the columns that begin its rows."""
 
     def __init__(self, spec: AgentSpec, services: Services) -> None:
         self.spec = spec
@@ -45,6 +45,7 @@ class Attempt:
         # Of a fixed width, since engines abort by rid prefix; unique among the runs that share an engine.
         digest = hashlib.blake2b(f"{services.config.run}\0{spec.agent_id}".encode(), digest_size=8).hexdigest()
         self.rid = f"{digest}-{spec.attempt:02d}"
+        self.session = self.rid if services.config.sessions else None
         self.key = {
             "agent_id": spec.agent_id,
             "task_id": spec.task_id,

@@ -76,6 +76,9 @@ class Rollout:
             return ending, row
         finally:
             services.gate.leave(place)
+            if self._attempt.session is not None:  # at every engine: it may have moved
+                for pool in services.pools.values():
+                    await pool.engine.end_session(self._attempt.session)
             if self._session is not None:
                 with contextlib.suppress(Exception):  # a workspace that stays behind is swept at the run's end
                     await self._session.close(keep=services.config.keep_workspaces)

@@ -161,6 +161,8 @@ class Turn(ABC):
             logprobs=self._services.config.sampling.logprobs,
             dp_rank=pool.dp_rank,
             chat=None if attempt.conversation is None else attempt.conversation.chat,
+            priority=attempt.spec.traits.priority if self._services.config.priorities else None,
+            session=attempt.session,
         )
 
     def _account(self, generation: Generation) -> TurnTokens | None:

@@ -35,7 +35,7 @@ from concur_batch.bench.real_cells import (
 )
 from concur_batch.bench.real_table import table
 from concur_batch.engine.clients import connect
-from concur_batch.engine.command import server_command
+from concur_batch.engine.command import Place, server_command
 from concur_batch.engine.process import ServerProcess
 from concur_batch.report.summary import summarize
 from concur_batch.trace.reading import Run
@@ -88,7 +88,8 @@ async def _server(engine: str, *, hicache: bool) -> Any:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    command = server_command(launch, loaded.model.name, "127.0.0.1", port)
+    section = loaded.engine.model_copy(update={"launch": launch})
+    command = server_command(section, loaded.model.name, Place("127.0.0.1", port))
     process = ServerProcess(command, launch.env, RESULTS / f"{engine}.log")
     client = connect(loaded.engine.kind, url, 60, 0)
     try:

@@ -55,6 +55,7 @@ class _Patient:
     format: Format = "hermes"
     specs: tuple[ToolSpec, ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    limit_tokens: int | None = None
 
 
 def doctor(
@@ -154,6 +155,7 @@ def _of_workload(loaded: Loaded) -> _Patient:
         specs=tuple(tool_specs(workload.tools)),
         sampling=sampling_parameters(workload.model.sampling),
         model=workload.model.name,
+        limit_tokens=workload.agent.limits.context_tokens,
     )
     if isinstance(section, SimulatedEngine):
         return replace(patient, unasked=ok("served", "simulated: it comes with the run"))
@@ -174,9 +176,10 @@ async def _examine(patient: _Patient, ray_address: str | None, report: _Report) 
     if patient.unasked is not None:
         report.add("engine", patient.unasked)
     for url in patient.urls:
-        async for finding in inspect_engine(
-            url, patient.kind, patient.api_key, patient.sampling, tokenizer, patient.model
-        ):
+        findings = inspect_engine(
+            url, patient.kind, patient.api_key, patient.sampling, tokenizer, patient.limit_tokens, patient.model
+        )
+        async for finding in findings:
             report.add(f"engine {url}", finding)
 
 

@@ -54,13 +54,14 @@ async def inspect_engine(
     api_key: str | None,
     sampling: Mapping[str, Any],
     tokenizer: Tokenizer | None,
+    limit_tokens: int | None = None,
     model: str = "",
 ) -> AsyncIterator[Finding]:
     """Every check of a server, each as it is made; those that a failure makes pointless are left out.
 
-    `kind` None finds it out. `sampling` are the parameters that a run would send. With a tokenizer, the server's own
-    is compared with it. `model` is what a server that takes messages is asked for, the first it serves unless it is
-    given. Takes seconds on a GPU, half a minute on a CPU.
+    `kind` None finds it out. `sampling` are the parameters that a run would send, `limit_tokens` how long its histories
+    may grow. With a tokenizer, the server's own is compared with it. `model` is what a server that takes messages is
+    asked for, the first it serves unless it is given. Takes seconds on a GPU, half a minute on a CPU.
     """
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     async with aiohttp.ClientSession(headers=headers, timeout=READ_TIMEOUT) as session:
@@ -74,7 +75,7 @@ async def inspect_engine(
                 async for finding in inspect_chat(client, sampling, tokenizer):
                     yield finding
                 return
-            async for finding in _inspect(client, found, sampling):
+            async for finding in _inspect(client, found, sampling, limit_tokens):
                 yield finding
                 if finding.name in ("ready", "generation") and finding.verdict == "failure":
                     return
@@ -101,7 +102,9 @@ async def _find_kind(session: aiohttp.ClientSession, url: str) -> EngineKind | F
     )
 
 
-async def _inspect(client: _Client, kind: EngineKind, sampling: Mapping[str, Any]) -> AsyncIterator[Finding]:
+async def _inspect(
+    client: _Client, kind: EngineKind, sampling: Mapping[str, Any], limit_tokens: int | None
+) -> AsyncIterator[Finding]:
     if not await client.ready():
         yield failure("ready", "the server takes no requests", "wait until it has loaded the model, or start it")
         return
@@ -113,7 +116,7 @@ async def _inspect(client: _Client, kind: EngineKind, sampling: Mapping[str, Any
         yield failure("generation", str(error), mend)
         return
     yield ok("generation", "one token made")
-    for finding in describe(info, kind, client.server):
+    for finding in describe(info, kind, client.server, limit_tokens):
         yield finding
     for rank in info.dp_ranks:
         several = len(info.dp_ranks) > 1
@@ -127,7 +130,7 @@ async def _inspect(client: _Client, kind: EngineKind, sampling: Mapping[str, Any
             yield Finding(name, finding.verdict, finding.seen, finding.mend)
 
 
-def describe(info: EngineInfo, kind: EngineKind, server: str) -> list[Finding]:
+def describe(info: EngineInfo, kind: EngineKind, server: str, limit_tokens: int | None = None) -> list[Finding]:
     """What the probe says of version, pool and context; `server` is its name."""
     known = info.version is not None and info.version.startswith(_KNOWN_VERSIONS[kind])
     seen = f"{server} {info.version or 'of unknown version'}"
@@ -135,19 +138,29 @@ def describe(info: EngineInfo, kind: EngineKind, server: str) -> list[Finding]:
     pool = [str(tokens) if tokens is not None else "?" for tokens in info.pool_tokens_by_rank]
     size = f"{' + '.join(pool)} tokens, pages of {info.page_size}"
     told = None not in info.pool_tokens_by_rank
-    findings = [
+    return [
         ok("version", seen) if known else warning("version", seen, written_for),
         ok("pool", size) if told else failure("pool", f"its size is not told: {size}", "start the server with metrics"),
+        check_context(info.context_tokens, info.pool_tokens, limit_tokens),
     ]
-    if info.context_tokens is None:
-        findings.append(warning("context", "its length is not told", "set agent.limits.context_tokens"))
-    elif info.pool_tokens is not None and info.pool_tokens < info.context_tokens:
-        seen = f"{info.context_tokens} tokens, more than a pool of {info.pool_tokens} holds"
+
+
+def check_context(context_tokens: int | None, pool_tokens: int | None, limit_tokens: int | None) -> Finding:
+    """How long a history may grow: by the model's context, and by the workload's `agent.limits.context_tokens`, which
+    the context bounds and which any pool should hold."""
+    name, known = "context", [tokens for tokens in (context_tokens, limit_tokens) if tokens is not None]
+    if not known:
+        return warning(name, "its length is not told", "set agent.limits.context_tokens")
+    if context_tokens is not None and limit_tokens is not None and limit_tokens > context_tokens:
+        seen = f"{context_tokens} tokens, where agent.limits.context_tokens is {limit_tokens}: histories end there"
+        return warning(name, seen, "lower that limit, or start the server with a longer context")
+    seen = f"{context_tokens or '?'} tokens"
+    if limit_tokens is not None:
+        seen += f", of which a history takes {limit_tokens} at most"
+    if pool_tokens is not None and pool_tokens < min(known):
         mend = "give the server more memory, or set agent.limits.context_tokens below the pool"
-        findings.append(warning("context", seen, mend))
-    else:
-        findings.append(ok("context", f"{info.context_tokens} tokens"))
-    return findings
+        return warning(name, f"{seen}, more than a pool of {pool_tokens} holds", mend)
+    return ok(name, seen)
 
 
 async def _try_pool(client: _Client, rank: int, pinned: int | None, page_size: int) -> Trial:

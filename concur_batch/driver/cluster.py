@@ -73,12 +73,17 @@ class Cluster:
             num_cpus=0,
             max_restarts=restarts,
             name=name,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+            scheduling_strategy=on_node(node),
         )
 
     def close(self) -> None:
         """Stop our Ray, or leave the cluster that was there before us."""
         ray.shutdown()
+
+
+def on_node(node: Node) -> NodeAffinitySchedulingStrategy:
+    """Ray's strategy for what runs on that node and on no other."""
+    return NodeAffinitySchedulingStrategy(node.id, soft=False)
 
 
 async def await_ref(ref: Any) -> Any:

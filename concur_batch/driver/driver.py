@@ -38,7 +38,7 @@ from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
 from concur_batch.workload.dryrun import tool_specs
 from concur_batch.workload.schema import OpenaiEngine as OpenaiSection
-from concur_batch.workload.schema import ServerEngine, SimulatedEngine, Workload
+from concur_batch.workload.schema import ServerEngine, SglangEngine, SimulatedEngine, Workload
 
 _AGENTS_PER_HOST = 2000
 _POLL_SECONDS = 0.5
@@ -238,6 +238,8 @@ class Driver:
             kv_budget_tokens=workload.control.extensions.kv_budget_tokens,
             deadline_seconds=workload.control.extensions.deadline_seconds,
             hosts_on_node=hosts_on_node,
+            priorities=isinstance(section, SglangEngine) and section.priorities,
+            sessions=isinstance(section, SglangEngine) and section.sessions,
         )
         host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
         try:

@@ -12,8 +12,10 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.placement_group import placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from concur_batch.driver.cluster import Cluster, await_ref
+from concur_batch.driver.cluster import Cluster, await_ref, on_node
 from concur_batch.engine.launcher import Launcher
 from concur_batch.engine.pools import Replica
 from concur_batch.engine.protocol import EngineError
@@ -78,38 +80,55 @@ async def start_engine(
             return RunningEngine(tuple(Replica("sglang", url) for url in urls), tuple(actors))
 
 
-def gpus_per_server(launch: Launch, node_gpus: Sequence[float]) -> int:
-    """How many GPUs each server asks Ray for, on nodes that have so many. Raises EngineError where they do not fit.
+def gpus_per_node(launch: Launch, node_gpus: Sequence[float]) -> int:
+    """How many GPUs each server asks Ray for on each of its nodes, where the cluster's have so many. Raises EngineError
+    where the servers do not fit.
 
     Not every cluster has GPUs: without any, the default is none, for an engine that runs on the CPU.
     """
-    gpus = launch.gpus if launch.gpus is not None else launch.tp * launch.dp if any(node_gpus) else 0
-    if gpus and sum(int(here) // gpus for here in node_gpus) < launch.replicas:
-        has = " and ".join(f"{here:g}" for here in node_gpus)
+    if len(node_gpus) < launch.nodes:
         raise EngineError(
-            f"engine.launch wants {launch.replicas} × {gpus} GPUs, a server's on one node, and the nodes have {has}: "
-            "lower replicas, tp, dp or gpus, or join a larger cluster"
+            f"engine.launch.nodes is {launch.nodes}, and the nodes of the cluster are {len(node_gpus)}: "
+            "lower it, or join a larger cluster (--ray-address)"
         )
-    return gpus
+    gpus = launch.gpus if launch.gpus is not None else launch.tp * launch.dp if any(node_gpus) else 0
+    here = gpus // launch.nodes
+    # A node takes at most one part of each server.
+    parts = sum(min(int(has) // here if here else launch.replicas, launch.replicas) for has in node_gpus)
+    if parts < launch.replicas * launch.nodes:
+        has = " and ".join(f"{here:g}" for here in node_gpus)
+        where = "on one node" if launch.nodes == 1 else f"on {launch.nodes} nodes"
+        raise EngineError(
+            f"engine.launch wants {launch.replicas} × {gpus} GPUs, a server's {where}, and the nodes have {has}: "
+            "lower replicas, nodes, tp, dp or gpus, or join a larger cluster"
+        )
+    return here
 
 
 def _launchers(section: LaunchedEngine, launch: Launch, name: str, cluster: Cluster, run_dir: Path) -> list[Any]:
     """An actor a server: where Ray has the GPUs, or in turn on the nodes where it takes none."""
     nodes = cluster.nodes()
     alive = [node for node in ray.nodes() if node["Alive"]]
-    gpus = gpus_per_server(launch, [node["Resources"].get("GPU", 0) for node in alive])
+    gpus = gpus_per_node(launch, [node["Resources"].get("GPU", 0) for node in alive])
     host = "127.0.0.1" if len(nodes) == 1 else None
     actors = []
     for number in range(launch.replicas):
-        # With GPUs, Ray chooses the node, and which of them the server sees (CUDA_VISIBLE_DEVICES).
-        factory = (
-            ray.remote(Launcher).options(num_cpus=0, num_gpus=gpus)
+        first, *others = (
+            # Ray chooses the nodes, and which of their GPUs the parts see (CUDA_VISIBLE_DEVICES).
+            _spread(gpus, launch.nodes)
             if gpus
-            else cluster.actor(Launcher, nodes[number % len(nodes)])
+            else [on_node(nodes[(number * launch.nodes + part) % len(nodes)]) for part in range(launch.nodes)]
         )
+        factory = ray.remote(Launcher).options(num_cpus=0, num_gpus=gpus, scheduling_strategy=first)
         log = run_dir / "engine" / f"{section.kind}-{number}.log"
-        actors.append(factory.remote(section.kind, launch, name, host, log))
+        actors.append(factory.remote(section, name, host, log, others, gpus))
     return actors
+
+
+def _spread(gpus: int, nodes: int) -> list[PlacementGroupSchedulingStrategy]:
+    """Places on so many different nodes, with so many GPUs each; Ray takes them back when the run ends."""
+    group = placement_group([{"GPU": gpus}] * nodes, strategy="STRICT_SPREAD")
+    return [PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number) for number in range(nodes)]
 
 
 def _simulations(workload: Workload, engine: SimulatedEngine, cluster: Cluster, run_dir: Path) -> list[Any]:

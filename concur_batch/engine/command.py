@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from concur_batch.workload.schema import HiCache, Launch, SglangLaunch
+from dataclasses import dataclass
+
+from concur_batch.workload.schema import HiCache, Launch, LaunchedEngine, SglangEngine, SglangLaunch
 
 
-def server_command(launch: Launch, served_name: str, host: str, port: int) -> list[str]:
-    """The command line, of SGLang for a `SglangLaunch` and else of vLLM.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a part of a server runs: one of its nodes. `node` counts them; the first one's part takes the requests.
+
+    `host` and `port` are its own; at `meeting`, an address of the first node, the parts of all nodes find each other.
+    """
+
+    host: str
+    port: int
+    node: int = 0
+    meeting: tuple[str, int] = ("127.0.0.1", 0)
+
+
+def server_command(engine: LaunchedEngine, served_name: str, place: Place) -> list[str]:
+    """The command line of the part of a server at this place; `engine` has a `launch`.
 
     The workload's own arguments come last, so that they win. What the signals need is always asked for.
     """
+    launch = engine.launch
+    assert launch is not None
     described = _sglang(launch) if isinstance(launch, SglangLaunch) else _vllm(launch)
-    address = ["--served-model-name", served_name, "--host", host, "--port", str(port)]
-    return [str(launch.python), "-m", *described, *address, *launch.args]
+    asked = _asked(engine) if isinstance(engine, SglangEngine) else []
+    together = [] if launch.nodes == 1 else _nodes(launch, place)
+    address = ["--served-model-name", served_name, "--host", place.host, "--port", str(place.port)]
+    return [str(launch.python), "-m", *described, *asked, *together, *address, *launch.args]
+
+
+def server_env(launch: Launch, place: Place) -> dict[str, str]:
+    """What is set in the environment of that part, beside what it inherits. The workload's own variables win."""
+    # vLLM guesses by which of its addresses a node is reached from the others: Ray knows it.
+    known = {"VLLM_HOST_IP": place.host} if launch.nodes > 1 else {}
+    return known | launch.env
 
 
 def _sglang(launch: SglangLaunch) -> list[str]:
@@ -24,6 +50,14 @@ def _sglang(launch: SglangLaunch) -> list[str]:
     ]
 
 
+def _asked(engine: SglangEngine) -> list[str]:
+    """What lets a server heed what requests carry."""
+    return [
+        *(("--enable-priority-scheduling",) if engine.priorities else ()),
+        *(("--enable-session-radix-cache",) if engine.sessions else ()),
+    ]
+
+
 def _vllm(launch: Launch) -> list[str]:
     return [
         *("vllm.entrypoints.cli.main", "serve", str(launch.model)),
@@ -31,6 +65,16 @@ def _vllm(launch: Launch) -> list[str]:
         *_ranks("--tensor-parallel-size", launch.tp),
         *_ranks("--data-parallel-size", launch.dp),
     ]
+
+
+def _nodes(launch: Launch, place: Place) -> list[str]:
+    host, port = place.meeting
+    counted = ["--nnodes", str(launch.nodes), "--node-rank", str(place.node)]
+    if isinstance(launch, SglangLaunch):
+        return [*counted, "--dist-init-addr", f"{host}:{port}"]
+    meeting = ["--master-addr", host, "--master-port", str(port)]
+    headless = ["--headless"] if place.node > 0 else []
+    return [*counted, *meeting, "--distributed-executor-backend", "mp", *headless]
 
 
 def _ranks(option: str, count: int) -> list[str]:

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import math
 import random
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -31,6 +32,9 @@ from concur_batch.engine.protocol import (
 READ_TIMEOUT = aiohttp.ClientTimeout(total=10)
 # How long an engine may ask for patience (Retry-After) and be given it; beyond, the client's own waits must do.
 _MOST_PATIENCE_SECONDS = 60.0
+# SGLang and vLLM close a connection that has rested for 5 s: one that has rested nearly so long is not used again, or a
+# request could be sent into its end.
+_REST_SECONDS = 4.0
 _SIGNALS = {"locked_tokens": "KV usage", "evictable_tokens": "occupancy", "device_hit_tokens_total": "hit rate"}
 
 
@@ -39,7 +43,8 @@ class HttpEngine(ABC):
 
     `request_seconds` bounds one generation, its queueing in the engine included; `retries` is how often a failed one
     is sent again. Repeating is safe: a generation has no effect but its answer, and each try has a rid of its own, so
-    that a late answer to an earlier try cannot be taken for this one's. A server that is down is not waited for here.
+    that a late answer to an earlier try cannot be taken for this one's. No two clients make the same rid either: a
+    server takes one only once at a time, and aborts by it. A server that is down is not waited for here.
     """
 
     server: ClassVar[str]
@@ -51,6 +56,7 @@ class HttpEngine(ABC):
         self._url = url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, sock_connect=30)
         self._retries = retries
+        self._name = secrets.token_hex(4)
         self._serial = itertools.count()
         self._asking: asyncio.Task[bool] | None = None
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -62,7 +68,7 @@ class HttpEngine(ABC):
         for tries in range(1, self._retries + 2):
             if tries > 1:  # full jitter, so that thousands of agents do not return to an engine at once
                 await asyncio.sleep(wait_seconds + random.uniform(0, min(30.0, 0.5 * 2**tries)))
-            rid = f"{request.rid}-{next(self._serial):08d}"
+            rid = f"{request.rid}-{self._name}-{next(self._serial):08d}"
             try:
                 return await self._try(rid, request, tries)
             except RequestRejected:
@@ -93,6 +99,9 @@ class HttpEngine(ABC):
         except (aiohttp.ClientError, OSError, TimeoutError):
             pass
         return False
+
+    async def end_session(self, session: str) -> None:  # noqa: B027
+        """See `Engine.end_session`; nothing to do where requests do not carry it."""
 
     async def hang_up(self) -> None:
         """Break off all requests under way: they are taken for ones whose server is gone, and fail as such if it is."""
@@ -134,7 +143,8 @@ class HttpEngine(ABC):
 
     def _connect(self) -> aiohttp.ClientSession:
         # limit=0: thousands of agents have a request in flight; the engine queues them, not our pool.
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_REST_SECONDS)
+        return aiohttp.ClientSession(connector=connector, headers=self._headers)
 
     async def _post(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[int, bytes]:
         """Status and body of the answer; arrays of numpy may stand in `fields`. Raises EngineBusy."""

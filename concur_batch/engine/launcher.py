@@ -3,34 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import ray
+from ray.exceptions import RayError
 
 from concur_batch.engine.clients import connect
-from concur_batch.engine.command import server_command
-from concur_batch.engine.pools import EngineKind
-from concur_batch.engine.process import ServerProcess
+from concur_batch.engine.command import Place, server_command, server_env
+from concur_batch.engine.part import Part, RemotePart
 from concur_batch.engine.protocol import EngineError
 from concur_batch.engine.restarts import FAILED_STARTS, Restarts
-from concur_batch.workload.schema import Launch
+from concur_batch.workload.schema import LaunchedEngine
 
 _POLL_SECONDS = 0.5
 _NOTE_SECONDS = 10.0
 
 
 class Launcher:
-    """One server: `host` is the address that it listens on, None for that of this Ray node. `log` is named after it."""
+    """One server: `host` is the address that it listens on, None for that of this Ray node. `log` is named after it.
 
-    def __init__(self, kind: EngineKind, launch: Launch, served_name: str, host: str | None, log: Path) -> None:
-        self._kind = kind
-        self._launch = launch
+    Where it spans several nodes, its part here takes the requests, and `others` are Ray's scheduling strategies of the
+    other parts, each of which holds `gpus`. Their logs lie beside `log`. All parts start, and end, together.
+    """
+
+    def __init__(
+        self,
+        engine: LaunchedEngine,
+        served_name: str,
+        host: str | None,
+        log: Path,
+        others: Sequence[Any] = (),
+        gpus: int = 0,
+    ) -> None:
+        assert engine.launch is not None
+        self._engine = engine
+        self._launch = engine.launch
         self._served_name = served_name
-        self._host = host or str(ray.util.get_node_ip_address())
         self._log = log
-        self._process: ServerProcess | None = None
+        self._others = others
+        self._gpus = gpus
+        self._first = Part(host)
+        self._parts: list[Part | RemotePart] = []
+        self._ends: list[asyncio.Task[tuple[str, str]]] = []
         self._watching: asyncio.Task[None] | None = None
         self._notes: list[str] = []
 
@@ -39,14 +55,14 @@ class Launcher:
 
         Raises EngineError with the log's last line: a server that does not even start once is wrongly set up.
         """
-        port = _free_port(self._host)
-        self._url = f"http://{self._host}:{port}"
-        self._command = server_command(self._launch, self._served_name, self._host, port)
+        self._host, self._port = await self._first.address()
+        self._url = f"http://{self._host}:{self._port}"
         try:
             await self._serve()
         except EngineError as error:
             await self.stop()
-            raise EngineError(f"{self._log.stem}: {error} (whole log: {self._log})") from None
+            logs = self._log if not self._others else f"{self._log}, and those of the other nodes beside it"
+            raise EngineError(f"{self._log.stem}: {error} (whole log: {logs})") from None
         self._watching = asyncio.create_task(self._watch())
         return self._url
 
@@ -86,53 +102,75 @@ class Launcher:
         self._note(f"{problem}; {FAILED_STARTS} starts in a row failed, it is not started again")
 
     async def _serve(self) -> None:
-        """Start the server and wait until it takes requests. Raises EngineError where it does not."""
-        try:
-            process = self._process = ServerProcess(self._command, self._launch.env, self._log)
-        except OSError as error:
-            raise EngineError(f"{self._command[0]} cannot be started: {error.strerror}") from None
+        """Start all parts and wait until the server takes requests. Raises EngineError where it does not."""
         began = noted = time.monotonic()
-        engine = connect(self._kind, self._url, 10, 0)
         try:
-            while process.exit_code is None:
+            async with asyncio.timeout(self._launch.ready_seconds):
+                await self._start_parts()
+        except TimeoutError:
+            raise EngineError(
+                f"its nodes had no place for it within {self._launch.ready_seconds:g} s (engine.launch.ready_seconds)"
+            ) from None
+        except RayError as error:
+            raise EngineError(f"it has no place on its nodes: {str(error).splitlines()[0]}") from None
+        engine = connect(self._engine.kind, self._url, 10, 0)
+        try:
+            while not any(end.done() for end in self._ends):
                 if await engine.ready():
                     return
                 now = time.monotonic()
                 if now - began > self._launch.ready_seconds:
                     raise EngineError(
                         f"the server did not serve within {self._launch.ready_seconds:g} s; raise "
-                        f"engine.launch.ready_seconds if that is too short for it: {process.last_line()}"
+                        f"engine.launch.ready_seconds if that is too short for it: {self._first.last_line()}"
                     )
                 if now - noted >= _NOTE_SECONDS:
                     noted = now
-                    self._note(f"starts since {now - began:.0f} s: {process.last_line()}")
-                await asyncio.sleep(_POLL_SECONDS)
+                    self._note(f"starts since {now - began:.0f} s: {self._first.last_line()}")
+                await asyncio.wait(self._ends, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await engine.close()
-        raise EngineError(
-            f"the server ended with exit code {process.exit_code} before it served: {process.last_line()}"
+        raise EngineError(self._ended(" before it served"))
+
+    async def _start_parts(self) -> None:
+        """On all nodes at once: none serves before all have found each other."""
+        self._parts = [self._first, *(RemotePart(other, self._gpus) for other in self._others)]
+        # Where they meet changes with each start, since the port of the last one may not be free yet.
+        meeting, *others = await asyncio.gather(*(part.address() for part in self._parts))
+        addresses = [(self._host, self._port), *others]
+        places = [Place(host, port, node, meeting) for node, (host, port) in enumerate(addresses)]
+        starts = (
+            part.start(
+                server_command(self._engine, self._served_name, place),
+                server_env(self._launch, place),
+                self._log if place.node == 0 else self._log.with_stem(f"{self._log.stem}-node{place.node}"),
+            )
+            for part, place in zip(self._parts, places, strict=True)
         )
+        for problem in await asyncio.gather(*starts):
+            if problem is not None:
+                raise EngineError(problem)
+        self._ends = [asyncio.create_task(part.ended()) for part in self._parts]
 
     async def _until_death(self) -> tuple[str, float]:
         """What to say of it, and how many seconds it had served."""
-        assert self._process is not None
         began = time.monotonic()
-        while self._process.exit_code is None:  # noqa: ASYNC110 - no event tells of a process
-            await asyncio.sleep(_POLL_SECONDS)
-        problem = f"the server ended with exit code {self._process.exit_code}: {self._process.last_line()}"
-        return problem, time.monotonic() - began
+        await asyncio.wait(self._ends, return_when=asyncio.FIRST_COMPLETED)
+        return self._ended(), time.monotonic() - began
+
+    def _ended(self, when: str = "") -> str:
+        """What to say of the first part that has ended: the others follow it, or would wait for it."""
+        node = next(node for node, end in enumerate(self._ends) if end.done())
+        how, last_line = self._ends[node].result()
+        who = "the server" if not self._others else f"the server's part on node {node}"
+        return f"{who} {how}{when}: {last_line}"
 
     async def _clear(self) -> None:
-        """Stop what is left of the server: a child that outlives it would hold its port or its memory."""
-        if self._process is not None:
-            await self._process.stop()
-            self._process = None
+        """Stop what is left of the server."""
+        for end in self._ends:
+            end.cancel()
+        await asyncio.gather(*(part.stop() for part in self._parts))
+        self._parts, self._ends = [], []
 
     def _note(self, text: str) -> None:
         self._notes.append(f"{self._log.stem}: {text}")
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

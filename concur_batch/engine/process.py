@@ -15,8 +15,9 @@ _PR_SET_PDEATHSIG = 1
 _STOP_SECONDS = 30.0
 _TAIL_BYTES = 8192
 _LIBC = ctypes.CDLL(None)
-# Reads until its standard input ends, which is when whoever holds the other end is gone, by kill -9 too.
-_GUARD = ("/bin/sh", "-c", 'read -r _; kill -s KILL -- "-$1"', "guard")
+# Waits for a line, and leaves. If its standard input ends without one, whoever holds the other end is gone, by kill -9
+# too. It is no child of ours, but init's: when Ray ends an actor, it kills the actor's children first, and no further.
+_GUARD = ("/bin/sh", "-c", 'exec 3<&0; { read -r _ <&3 || kill -s KILL -- "-$1"; } &', "guard")
 
 
 class ServerProcess:
@@ -39,9 +40,12 @@ class ServerProcess:
                 start_new_session=True,  # Ctrl-C in the terminal is ours to handle
                 preexec_fn=_die_with_parent,
             )
-        self._guard = subprocess.Popen(
+        shell = subprocess.Popen(
             [*_GUARD, str(self._server.pid)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
+        shell.wait()  # what it has put into the background is the guard
+        assert shell.stdin is not None
+        self._leash = shell.stdin
 
     @property
     def exit_code(self) -> int | None:
@@ -62,8 +66,8 @@ class ServerProcess:
             await asyncio.to_thread(self._server.wait, _STOP_SECONDS)
         self._signal_group(signal.SIGKILL)
         await asyncio.to_thread(self._server.wait)
-        self._guard.kill()
-        self._guard.communicate()
+        with contextlib.suppress(BrokenPipeError), self._leash:
+            self._leash.write(b"\n")
 
     def _signal_group(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

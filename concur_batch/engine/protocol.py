@@ -26,7 +26,8 @@ class GenerationRequest:
     """One generation: token ids in. `rid` has a fixed width, since engines match rids by prefix on abort.
 
     `dp_rank` pins it to one KV pool of the engine; None leaves the choice to the engine. `chat` is what an engine that
-    takes messages is sent in the ids' place, which are then an estimate.
+    takes messages is sent in the ids' place, which are then an estimate. `priority` (the higher goes first) and
+    `session` (whose requests share a history) are for engines that heed them; None sends none.
     """
 
     rid: str
@@ -37,6 +38,8 @@ class GenerationRequest:
     logprobs: bool = False
     dp_rank: int | None = None
     chat: Chat | None = None
+    priority: int | None = None
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +161,9 @@ class Engine(Protocol):
         Raises ContextOverflow, EngineDown at once where the engine takes no requests, or EngineError once what is
         safe to repeat has been repeated.
         """
+        ...
+
+    async def end_session(self, session: str) -> None:
+        """Tell the engine, where it was told of the session, that no further request belongs to it. Never raises for a
+        server that does not answer."""
         ...

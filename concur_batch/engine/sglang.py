@@ -39,11 +39,16 @@ class SglangEngine(HttpEngine):
     server = "SGLang"
     health_paths = ("/ready", "/health")  # the former is missing in older versions
 
+    def __init__(self, url: str, request_seconds: float, retries: int, api_key: str | None = None) -> None:
+        super().__init__(url, request_seconds, retries, api_key)
+        self._open_sessions: set[str] = set()
+
     async def probe(self, sampling: Mapping[str, Any]) -> EngineInfo:
         """Ask what it is, and generate one token a dp rank with the workload's sampling parameters, so that what it
         refuses is known before any agent starts. Raises EngineError where it cannot be reached or is no SGLang."""
         info = await self._get_json("/server_info")
-        ranks = tuple(range(int(info.get("dp_size") or 1)))
+        # Only one of them is above 1; the latter counts the ranks of data-parallel attention since 0.5.23.
+        ranks = tuple(range(max(int(info.get(name) or 1) for name in ("dp_size", "attn_dp_size"))))
         await self._wake(ranks, sampling)
         told = await self.read()  # what is missing now is really missing
         readings = [told.get(rank, Reading(at_seconds=0.0)) for rank in ranks]
@@ -90,6 +95,11 @@ class SglangEngine(HttpEngine):
         }
         if request.dp_rank is not None:
             fields["routed_dp_rank"] = request.dp_rank
+        if request.priority is not None:
+            fields["priority"] = request.priority
+        if request.session is not None:
+            fields["session_id"] = request.session
+            self._open_sessions.add(request.session)
         status, text = await self._post("/generate", fields, {})
         try:
             if status != 200:
@@ -103,14 +113,21 @@ class SglangEngine(HttpEngine):
                 raise PoolOverflow(str(error)) from None
             raise
 
+    async def end_session(self, session: str) -> None:
+        """Its prefix is evicted like any other from now on."""
+        if session in self._open_sessions:
+            self._open_sessions.remove(session)
+            await self._tell("/close_session", {"session_id": session})
+
     async def _abort(self, rid: str) -> None:
+        await self._tell("/abort_request", {"rid": rid})
+
+    async def _tell(self, path: str, fields: Mapping[str, Any]) -> None:
         try:
-            async with self._session.post(
-                f"{self._url}/abort_request", json={"rid": rid}, timeout=READ_TIMEOUT
-            ) as response:
+            async with self._session.post(f"{self._url}{path}", json=fields, timeout=READ_TIMEOUT) as response:
                 await response.read()
         except (aiohttp.ClientError, OSError, TimeoutError):
-            pass  # a server that does not answer has nothing to abort
+            pass  # a server that does not answer has nothing left to abort or to keep
 
 
 def _generation(answer: Mapping[str, Any], attempts: int) -> Generation:

@@ -56,9 +56,12 @@ def read_priority(cell: Any) -> int:
     try:
         if isinstance(cell, bool) or not isinstance(cell, str | int):
             raise ValueError
-        return int(cell)
+        priority = int(cell)
     except ValueError:
         raise BadCell(f"{shown(cell)} is no whole number", "give one, higher for tasks to be admitted first") from None
+    if not -(2**63) <= priority < 2**63:
+        raise BadCell(f"{shown(cell)} is beyond 64 bits", "give a smaller one")
+    return priority
 
 
 def read_seconds(cell: Any) -> float | None:

@@ -26,6 +26,8 @@ _RUNTIME = (
     "engine.url",
     "engine.api_key",
     "engine.launch",
+    "engine.priorities",
+    "engine.sessions",
     "engine.request_seconds",
     "engine.retries",
     "engine.pool_tokens",

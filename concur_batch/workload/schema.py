@@ -125,14 +125,24 @@ class Launch(Section):
     python: Path = Field(description="Interpreter of the environment in which the engine is installed.")
     model: Path = Field(description="Model directory.")
     replicas: Count = Field(1, description="Servers to start, each with GPUs of its own.")
+    nodes: Count = Field(1, description="Nodes of the cluster that the ranks of a server span, each with its share.")
     tp: Count = Field(1, description="Tensor-parallel ranks of a server.")
     dp: Count = Field(1, description="Data-parallel ranks of a server, each with a KV pool of its own.")
     gpus: int | None = Field(
-        None, ge=0, description="GPUs of a server, all on one node; default: tp × dp, or 0 where the cluster has none."
+        None, ge=0, description="GPUs of a server, on all its nodes; default: tp × dp, or 0 where the cluster has none."
     )
     args: list[str] = Field(default_factory=list, description="More arguments, passed through verbatim.")
     env: dict[str, str] = Field(default_factory=dict, description="Environment variables for the engine.")
     ready_seconds: Seconds = Field(600, description="How long it may take until it serves.")
+
+    @model_validator(mode="after")
+    def _even_nodes(self) -> Self:
+        ranks, what = (self.tp * self.dp, "tp × dp") if self.gpus is None else (self.gpus, "gpus")
+        if ranks % self.nodes:
+            raise ValueError(
+                f"{ranks} ({what}) cannot be shared evenly by {self.nodes} nodes; give `nodes` that divide it"
+            )
+        return self
 
 
 class HiCache(Section):
@@ -201,6 +211,15 @@ class SglangEngine(LaunchedEngine):
 
     kind: Literal["sglang"] = Field(description="A real SGLang server.")
     launch: SglangLaunch | None = Field(None, description="Start the server for the run, instead of `url`.")
+    priorities: bool = Field(
+        False,
+        description="Each request carries its task's priority: the server runs with `--enable-priority-scheduling`.",
+    )
+    sessions: bool = Field(
+        False,
+        description="Each request names its agent, whose prefix then outlives those of agents that have ended: the "
+        "server runs with `--enable-session-radix-cache`.",
+    )
 
 
 class VllmEngine(LaunchedEngine):

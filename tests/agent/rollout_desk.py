@@ -39,6 +39,7 @@ class SayingEngine:
     def __init__(self, *lines: Said) -> None:
         self.lines = list(lines)
         self.requests: list[GenerationRequest] = []
+        self.ended: list[str] = []  # sessions
 
     async def generate(self, request: GenerationRequest) -> Generation:
         self.requests.append(request)
@@ -47,6 +48,9 @@ class SayingEngine:
             raise line
         text, reason = line if isinstance(line, tuple) else (line + "<|im_end|>", "stop")
         return Generation(TOKENIZER.encode(text), reason, len(request.input_ids), 0)
+
+    async def end_session(self, session: str) -> None:
+        self.ended.append(session)
 
 
 class Clock:

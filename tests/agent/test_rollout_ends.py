@@ -150,3 +150,36 @@ async def test_an_agent_is_cancelled_in_a_tool_whose_turn_is_not_recorded() -> N
     tools = HangingTools(hanging)
     _, row = await cancelled(replace(services, tools=tools), desk, hanging.reached.wait())
     assert (row["turns"], rows.rows("turns"), hanging.aborts, tools.closed) == (0, [], 1, [False])
+
+
+# What requests carry for an engine that heeds it.
+
+
+async def test_requests_carry_nothing_unless_it_is_asked_for() -> None:
+    *_, engine = await play(WORK, SUBMIT)
+    assert [(request.priority, request.session) for request in engine.requests] == [(None, None)] * 2
+    assert engine.ended == []
+
+
+async def test_requests_carry_the_tasks_priority_and_the_agents_session_which_is_closed_at_its_end() -> None:
+    desk, engine = Desk(), SayingEngine(WORK, SUBMIT)
+    services = configured(make(engine, desk, Lines()), priorities=True, sessions=True)
+    spec = replace(SPEC, traits=Traits(priority=7), attempt=3)
+    await Rollout(spec, services).run()
+    session = engine.requests[0].rid[: -len("-00000")]
+    assert session.endswith("-03")
+    assert [(request.priority, request.session) for request in engine.requests] == [(7, session)] * 2
+    assert engine.ended == [session]
+
+
+async def test_a_cancelled_agents_session_is_closed_too() -> None:
+    desk, hanging, engine = Desk(), Hanging(), SayingEngine(WORK)
+    tools = HangingTools(hanging)
+    services = configured(replace(make(engine, desk, Lines()), tools=tools), sessions=True)
+    rollout, running = started(services)
+    await hanging.reached.wait()
+    assert engine.ended == []
+    rollout.cancel(running)
+    ending, _ = await running
+    assert ending.status == "cancelled"
+    assert engine.ended == [engine.requests[0].session]

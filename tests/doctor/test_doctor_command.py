@@ -126,6 +126,15 @@ def test_a_workload_says_what_to_examine(tmp_path: Path) -> None:
     assert asked == [(tmp_path / "out", 750, True, None)]
 
 
+def test_a_limit_above_the_engines_context_is_a_warning(tmp_path: Path) -> None:
+    with Serving() as url:
+        for limit, verdict in ((4_000, "ok     "), (4_001, "warning")):
+            path = write_workload(tmp_path, {"kind": "sglang", "url": url}, agent={"limits": {"context_tokens": limit}})
+            done = doctor(path)
+            assert done.exit_code == 0, done.stdout
+            assert f"  {verdict} context: 4000 tokens, " in done.stdout
+
+
 def test_agents_are_spread_over_hosts_by_default(tmp_path: Path) -> None:
     path = write_workload(tmp_path, {"kind": "simulated", "synthetic": {}}, tools={"kind": "synthetic"})
     done = doctor(path)

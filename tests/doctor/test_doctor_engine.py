@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from concur_batch.agent.tokenizer import load_tokenizer
-from concur_batch.doctor.engine import describe, inspect_engine
+from concur_batch.doctor.engine import check_context, describe, inspect_engine
 from concur_batch.doctor.finding import Finding
 from concur_batch.engine.pools import EngineKind
 from concur_batch.engine.protocol import EngineInfo
@@ -216,3 +216,29 @@ def test_what_a_probe_found_is_judged() -> None:
     assert verdicts(context_tokens=None) == ["ok", "ok", "warning"]
     assert verdicts(context_tokens=9001) == ["ok", "ok", "warning"]
     assert verdicts(context_tokens=9000) == ["ok", "ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("context", "pool", "limit", "verdict", "seen"),
+    [
+        (8192, 9000, None, "ok", "8192 tokens"),
+        (8192, 9000, 8192, "ok", "8192 tokens, of which a history takes 8192 at most"),
+        (8192, 9000, 8193, "warning", "8192 tokens, where agent.limits.context_tokens is 8193: histories end there"),
+        (8192, 3072, None, "warning", "8192 tokens, more than a pool of 3072 holds"),
+        (8192, 3072, 3072, "ok", "8192 tokens, of which a history takes 3072 at most"),
+        (
+            8192,
+            3072,
+            3073,
+            "warning",
+            "8192 tokens, of which a history takes 3073 at most, more than a pool of 3072 holds",
+        ),
+        (None, 3072, 3072, "ok", "? tokens, of which a history takes 3072 at most"),
+        (None, None, None, "warning", "its length is not told"),
+    ],
+)
+def test_how_long_a_history_may_grow(
+    context: int | None, pool: int | None, limit: int | None, verdict: str, seen: str
+) -> None:
+    finding = check_context(context, pool, limit)
+    assert (finding.verdict, finding.seen) == (verdict, seen)

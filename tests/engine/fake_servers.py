@@ -67,6 +67,7 @@ class Fake(ABC):
         self.bodies: list[dict[str, Any]] = []
         self.ranks: list[int | None] = []  # that each request was pinned to
         self.dropped: list[str] = []  # rids
+        self.peers: set[object] = set()  # the other ends of the connections
         self.is_ready = True
         self.asked_ready = 0
         self.ranks_served = 1
@@ -112,6 +113,8 @@ class Fake(ABC):
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(await request.json())
+        assert request.transport is not None
+        self.peers.add(request.transport.get_extra_info("peername"))
         self.ranks.append(self.rank(request, self.bodies[-1]))
         rid = self.rids[-1]
         try:
@@ -153,10 +156,13 @@ class FakeSglang(Fake):
     def __init__(self) -> None:
         super().__init__()
         self.knows_ready = True
+        self.attention_ranks = False  # whether it serves them by data-parallel attention
+        self.closed: list[str] = []  # sessions
 
     def routes(self) -> list[tuple[str, str, Callable[[web.Request], Awaitable[web.StreamResponse]]]]:
         return [
             ("POST", "/abort_request", self.abort),
+            ("POST", "/close_session", self.close_session),
             ("GET", "/ready", self.newer_ready),
             ("GET", "/health", self.ready),
             ("GET", "/v1/models", self.models),
@@ -170,6 +176,10 @@ class FakeSglang(Fake):
         self.dropped.append((await request.json())["rid"])
         return web.Response()
 
+    async def close_session(self, request: web.Request) -> web.Response:
+        self.closed.append((await request.json())["session_id"])
+        return web.Response()
+
     async def newer_ready(self, request: web.Request) -> web.Response:
         return await self.ready(request) if self.knows_ready else web.Response(status=404)
 
@@ -177,7 +187,9 @@ class FakeSglang(Fake):
         return web.json_response({"data": [{"id": "m", "max_model_len": 8192}]})
 
     async def server_info(self, request: web.Request) -> web.Response:
-        info = {"version": "0.5.23", "dp_size": self.ranks_served, "page_size": 16, "max_req_input_len": 94}
+        sizes = [1, self.ranks_served] if self.attention_ranks else [self.ranks_served, 1]
+        ranks = dict(zip(("dp_size", "attn_dp_size"), sizes, strict=True))
+        info = {"version": "0.5.23", **ranks, "page_size": 16, "max_req_input_len": 94}
         return web.json_response({**info, "max_total_num_tokens": 100, "context_length": None})
 
     def metrics_text(self) -> str:

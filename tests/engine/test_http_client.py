@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from aiohttp import web
 from fake_servers import REQUEST, SAMPLING, Fake, FakeSglang, FakeVllm, Reply, answers, breaks, hangs, says
 
 from concur_batch.engine.protocol import ContextOverflow, EngineDown, EngineError, PoolOverflow, RequestRejected
@@ -56,6 +57,77 @@ async def test_the_same_request_sent_again_has_another_rid(server: Fake) -> None
     await engine.close()
     first, second = server.rids
     assert first != second and len(first) == len(second)
+
+
+async def test_clients_make_no_rid_twice(server: Fake) -> None:
+    """All probe under the same name, and a server refuses a rid that it has already."""
+    for _ in range(3):
+        server.replies = [good(server)]
+        await server.probe()
+    assert len(set(server.rids)) == 3
+    assert len({len(rid) for rid in server.rids}) == 1
+
+
+async def test_the_waits_between_tries_are_random_and_grow(server: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[float, float]] = []
+
+    def draw(low: float, high: float) -> float:
+        drawn.append((low, high))
+        return 0.0
+
+    monkeypatch.setattr("concur_batch.engine.http.random.uniform", draw)
+    with pytest.raises(EngineError):
+        await server.ask(*[boom] * 7, retries=6)
+    assert drawn == [(0, 2), (0, 4), (0, 8), (0, 16), (0, 30), (0, 30)]
+
+
+async def test_a_late_answer_to_an_earlier_try_is_passed_over(server: Fake) -> None:
+    asked_again, answered = asyncio.Event(), asyncio.Event()
+
+    async def late() -> web.StreamResponse:
+        await asked_again.wait()
+        answered.set()
+        return await boom()
+
+    async def second() -> web.StreamResponse:
+        asked_again.set()
+        if not server.drops_what_hangs_up:
+            await answered.wait()
+        return await good(server)()
+
+    assert (await server.ask(late, second, seconds=0.5)).attempts == 2
+
+
+async def test_more_requests_than_a_pool_of_connections_usually_has_are_under_way_at_once(server: Fake) -> None:
+    """None is answered before all are there."""
+    count, all_there = 400, asyncio.Event()
+
+    async def waits() -> web.StreamResponse:
+        if len(server.bodies) == count:
+            all_there.set()
+        await all_there.wait()
+        return await good(server)()
+
+    server.replies = [waits] * count
+    engine = server.client(server.url, 60, 0)
+    generations = await asyncio.gather(*(engine.generate(REQUEST) for _ in range(count)))
+    await engine.close()
+    assert {generation.attempts for generation in generations} == {1}
+    assert len(set(server.rids)) == count
+
+
+async def test_a_connection_that_has_rested_long_is_not_used_again(
+    server: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rest_seconds, connections in ((60, 1), (0.05, 2)):
+        monkeypatch.setattr("concur_batch.engine.http._REST_SECONDS", rest_seconds)
+        server.replies, server.peers = [good(server)] * 2, set()
+        engine = server.client(server.url, 5, 0)
+        await engine.generate(REQUEST)
+        await asyncio.sleep(0.2)
+        await engine.generate(REQUEST)
+        await engine.close()
+        assert len(server.peers) == connections
 
 
 async def test_tries_end(server: Fake) -> None:

@@ -22,7 +22,7 @@ from concur_batch.engine.launcher import Launcher
 from concur_batch.engine.process import ServerProcess
 from concur_batch.engine.protocol import EngineError
 from concur_batch.engine.restarts import FAILED_STARTS
-from concur_batch.workload.schema import Launch
+from concur_batch.workload.schema import Launch, VllmEngine
 
 # Serves health checks, with a child as vLLM's engine core, which does not notice its parent's end. By its environment:
 # start number FAIL_FROM and later ones end at once, SLOW never serves. Each start leaves a line of pids.
@@ -69,7 +69,7 @@ class Fake:
             env={"STARTS": str(self._starts), **env},
             ready_seconds=ready_seconds,
         )
-        self.launcher = Launcher("vllm", section, "name", "127.0.0.1", self.log)
+        self.launcher = Launcher(VllmEngine(kind="vllm", launch=section), "name", "127.0.0.1", self.log)
 
     def pids(self) -> list[list[int]]:
         """Of each start, the server's and its child's."""
@@ -188,7 +188,8 @@ async def test_a_server_that_takes_too_long_is_stopped(
 async def test_a_program_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
     section = Launch(python=tmp_path / "gone", model=tmp_path)
     with pytest.raises(EngineError, match="gone cannot be started: No such file"):
-        await Launcher("vllm", section, "name", "127.0.0.1", tmp_path / "vllm-0.log").start()
+        engine = VllmEngine(kind="vllm", launch=section)
+        await Launcher(engine, "name", "127.0.0.1", tmp_path / "vllm-0.log").start()
 
 
 async def test_a_server_stops_once_it_is_dead_too(tmp_path: Path) -> None:
@@ -207,7 +208,7 @@ def test_a_killed_launcher_takes_the_server_and_its_children_along(tmp_path: Pat
 import time
 from pathlib import Path
 from concur_batch.engine.process import ServerProcess
-ServerProcess(["sh", "-c", "sleep 600 & echo $$ $!; wait"], {{}}, Path({str(tmp_path / "log")!r}))
+server = ServerProcess(["sh", "-c", "sleep 600 & echo $$ $!; wait"], {{}}, Path({str(tmp_path / "log")!r}))
 print("started", flush=True)
 time.sleep(600)
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fake_servers import REQUEST, SAMPLING, SGLANG_ANSWER, FakeSglang, answers, says
 
@@ -53,9 +55,33 @@ async def test_a_server_without_ready_is_asked_for_its_health(sglang: FakeSglang
     await client.close()
 
 
-@pytest.mark.parametrize(("ranks", "pools"), [(1, (100,)), (3, (100, 99, 98))])
-async def test_what_a_probe_finds(sglang: FakeSglang, ranks: int, pools: tuple[int, ...]) -> None:
-    sglang.ranks_served, sglang.replies = ranks, [answers(SGLANG_ANSWER)] * ranks
+async def test_priority_and_session_are_sent_where_they_are_given(sglang: FakeSglang) -> None:
+    await sglang.ask(answers(SGLANG_ANSWER), request=replace(REQUEST, priority=-3, session="a-00"))
+    await sglang.ask(answers(SGLANG_ANSWER), request=replace(REQUEST, priority=0))
+    told = [{name: body[name] for name in ("priority", "session_id") if name in body} for body in sglang.bodies]
+    assert told == [{"priority": -3, "session_id": "a-00"}, {"priority": 0}]
+
+
+async def test_a_session_is_closed_once_where_it_was_sent(sglang: FakeSglang) -> None:
+    sglang.replies = [answers(SGLANG_ANSWER)] * 2
+    client, other = SglangEngine(sglang.url, 5, 0), SglangEngine(sglang.url, 5, 0)
+    for session in ("a-00", "b-00"):
+        await client.generate(replace(REQUEST, session=session))
+    for engine in (client, other, client):
+        await engine.end_session("a-00")
+    assert sglang.closed == ["a-00"]
+    await sglang.runner.cleanup()
+    await client.end_session("b-00")  # a server that is gone keeps none
+    await client.close()
+    await other.close()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "attention", "pools"), [(1, False, (100,)), (3, False, (100, 99, 98)), (3, True, (100, 99, 98))]
+)
+async def test_what_a_probe_finds(sglang: FakeSglang, ranks: int, attention: bool, pools: tuple[int, ...]) -> None:
+    sglang.ranks_served, sglang.attention_ranks = ranks, attention
+    sglang.replies = [answers(SGLANG_ANSWER)] * ranks
     info = await sglang.probe()
     assert (info.pool_tokens_by_rank, info.pool_tokens) == (pools, min(pools))
     assert (info.version, info.context_tokens, info.page_size) == ("0.5.23", 8192, 16)

@@ -292,6 +292,7 @@ class TestOrder:
         [
             ({"team": True}, "team: true is no id; give a text or a whole number"),
             ({"rank": 1.5}, "rank: 1.5 is no whole number; give one, higher for tasks to be admitted first"),
+            ({"rank": 2**63}, "rank: 9223372036854775808 is beyond 64 bits; give a smaller one"),
             ({"rank": True}, "rank: true is no whole number; give one, higher for tasks to be admitted first"),
             ({"rank": "soon"}, 'rank: "soon" is no whole number; give one, higher for tasks to be admitted first'),
             ({"due": 0}, "due: 0 is no number of seconds above 0; give one, from the run's start"),
