@@ -272,7 +272,7 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
             "kind: vllm\n  launch: {python: /bin/sh, model: tokenizer, hicache: {ratio: 2}}",
             [
                 "w.yaml:10: engine.launch.hicache: is no key of this block; the keys here are python, model, replicas, "
-                "tp, dp, gpus, args, env, ready_seconds"
+                "nodes, tp, dp, gpus, args, env, ready_seconds"
             ],
         ),
         (
