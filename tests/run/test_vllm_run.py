@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ import pytest
 
 from concur_batch.trace.reading import Run
 from tests.run.command import ROOT, Running, finished_run, rows_so_far, synthetic_workload, wait_for
-from tests.run.test_cluster import free_port, start_node
+from tests.run.nodes import ray_nodes
 
 WORKLOAD = ROOT / "workloads" / "smollm_vllm_cpu.yaml"
 BUILT = (ROOT / ".venv-vllm/.stamp").exists() and (ROOT / "models/smollm2-135m/.stamp").exists()
@@ -107,16 +105,8 @@ def test_a_launched_server_that_is_killed_returns_and_costs_no_agent(tmp_path: P
 @pytest.fixture
 def cluster_with_gpus() -> Iterator[str]:
     """Its GPUs are Ray's belief only."""
-    base = Path(f"/tmp/cg{os.getpid()}")  # Unix sockets have short paths, pytest's directories long ones
-    port = free_port()
-    address = ("--head", f"--port={port}", "--include-dashboard=false", "--node-ip-address=127.0.0.1")
-    try:
-        start_node(base, *address, "--num-gpus=4")
-        yield f"127.0.0.1:{port}"
-    finally:
-        for process in servers(str(base)):
-            process.send_signal(signal.SIGKILL)
-        subprocess.run(["rm", "-rf", str(base)], check=False)
+    with ray_nodes(1, "--num-gpus=4") as address:
+        yield address
 
 
 @pytest.mark.ray
