@@ -137,7 +137,7 @@ def _run(engine: str, system: System, repetition: int, url: str) -> Cell:
         computed_tokens=figures["first_tokens"] + figures["recomputed_tokens"] + figures["rounding_tokens"],
         recomputed_tokens=figures["recomputed_tokens"],
         evicted_tokens=pc.sum(control_rows["evicted_tokens"]).as_py(),
-        retractions=figures["retractions"],
+        retractions=pc.sum(control_rows["retractions"]).as_py() or 0,
         window_mean=figures["window_mean"],
         increases=figures["window_increases"],
         cuts=figures["window_cuts"],

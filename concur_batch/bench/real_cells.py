@@ -36,7 +36,6 @@ SYSTEMS: dict[str, tuple[System, ...]] = {
         _cap("request_cap", 6),
         *(_cap("agent_cap", cap) for cap in (3, 5, 8)),
         System("concur", _LAW),
-        System("steady", {**_LAW, "policy": "steady"}),
         System("HiCache, none", _NONE, hicache=True),
         System("HiCache, concur", _LAW, hicache=True),
     ),
@@ -45,7 +44,6 @@ SYSTEMS: dict[str, tuple[System, ...]] = {
         _cap("request_cap", 8),
         *(_cap("agent_cap", cap) for cap in (6, 9, 16)),
         System("concur", _LAW),
-        System("steady", {**_LAW, "policy": "steady"}),
     ),
 }
 
