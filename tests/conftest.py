@@ -8,6 +8,23 @@ import pytest
 
 from tests.servers import real_server, serving
 
+_SERVERS = ("real_sglang", "real_vllm")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share a real server come last, server by server: an idle one still takes a share of a core, from tests
+    that look at the event loop's lag."""
+    items.sort(key=_server_of)
+
+
+def _server_of(item: pytest.Item) -> int:
+    """0 for none, else which of _SERVERS."""
+    assert isinstance(item, pytest.Function)
+    engine = f"real_{item.callspec.params.get('address')}" if hasattr(item, "callspec") else ""
+    used = [number for number, name in enumerate(_SERVERS, 1) if name == engine or name in item.fixturenames]
+    return max(used, default=0)
+
 
 @pytest.fixture(scope="session")
 def real_sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
