@@ -68,7 +68,7 @@ class HttpEngine(ABC):
         for tries in range(1, self._retries + 2):
             if tries > 1:  # full jitter, so that thousands of agents do not return to an engine at once
                 await asyncio.sleep(wait_seconds + random.uniform(0, min(30.0, 0.5 * 2**tries)))
-            rid = f"{request.rid}-{self._name}-{next(self._serial):08d}"
+            rid = f"{request.rid}-{self._name}{next(self._serial):08d}"
             try:
                 return await self._try(rid, request, tries)
             except RequestRejected:

@@ -41,7 +41,11 @@ class ServerProcess:
                 preexec_fn=_die_with_parent,
             )
         shell = subprocess.Popen(
-            [*_GUARD, str(self._server.pid)], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            [*_GUARD, str(self._server.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         shell.wait()  # what it has put into the background is the guard
         assert shell.stdin is not None

@@ -269,6 +269,11 @@ def test_a_mistake_is_one_line_with_its_place_and_mend(more: str, line: str) -> 
         ),
         (
             "kind: simulated\n  script: s.jsonl",
+            "kind: vllm\n  launch: {python: /bin/sh, model: tokenizer, nodes: 2, tp: 3}",
+            ["w.yaml:10: engine.launch: 3 (tp × dp) cannot be shared evenly by 2 nodes; give `nodes` that divide it"],
+        ),
+        (
+            "kind: simulated\n  script: s.jsonl",
             "kind: vllm\n  launch: {python: /bin/sh, model: tokenizer, hicache: {ratio: 2}}",
             [
                 "w.yaml:10: engine.launch.hicache: is no key of this block; the keys here are python, model, replicas, "
