@@ -18,7 +18,7 @@ TOKENIZER = load_tokenizer(MODEL)
 
 async def examine(server: ChatServer, suffix: str = "", model: str = "", **sampling: Any) -> list[Finding]:
     async with serving(server.app()) as url:
-        return [found async for found in inspect_engine(f"{url}{suffix}", None, None, sampling, TOKENIZER, model)]
+        return [found async for found in inspect_engine(f"{url}{suffix}", None, None, sampling, TOKENIZER, model=model)]
 
 
 @pytest.mark.parametrize("suffix", ["", "/v1"])

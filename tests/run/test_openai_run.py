@@ -16,7 +16,7 @@ from concur_batch.trace.reading import Run
 from tests.engine.chat_server import ChatServer, ChatServing, Said, calls, says, tokens_of
 from tests.run.command import ROOT, Running, concur, rows_so_far, wait_for
 
-AGENTS = 12
+AGENTS = 24
 
 
 def works(messages: Sequence[Mapping[str, Any]], body: Mapping[str, Any]) -> Said:
