@@ -146,9 +146,11 @@ class Governor:
         pool.looked_up_tokens += pool.spent.input_tokens
         pool.hit_tokens += pool.spent.device_hit_tokens
         window, ours = self.admission.windows[name], dict[str, int]()
-        if not pool.tells_usage and window.pool_tokens is not None:
-            ours["pool_tokens"] = window.pool_tokens
-            ours["locked_tokens"] = min(window.generating_tokens, window.pool_tokens)
+        told = [reading.pool_tokens for reading in taken if reading.pool_tokens is not None]
+        pool_tokens = told[-1] if told else window.pool_tokens
+        if not pool.tells_usage and pool_tokens is not None:
+            ours["pool_tokens"] = pool_tokens
+            ours["locked_tokens"] = min(window.generating_tokens, pool_tokens)
             if not pool.tells_hits and pool.looked_up_tokens:
                 ours["device_hit_tokens_total"] = pool.hit_tokens
                 ours["input_tokens_total"] = pool.looked_up_tokens - pool.hit_tokens

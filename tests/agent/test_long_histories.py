@@ -13,7 +13,8 @@ from concur_batch.agent.encoding import Tokenizer
 from concur_batch.agent.host import favour_event_loop
 from concur_batch.agent.rollout import Rollout
 from concur_batch.agent.services import Pool
-from concur_batch.bench.load import mock_server
+from concur_batch.agent.tokenizer import load_tokenizer
+from concur_batch.bench.load import DEMO_MODEL, mock_server
 from concur_batch.engine.sglang import SglangEngine
 
 AGENTS, TURNS = 1000, 3
@@ -39,7 +40,8 @@ async def test_a_thousand_histories_of_sixty_thousand_tokens_do_not_stall_the_ev
     with mock_server(TURNS, "work", {"step": 1}) as url:
         client = SglangEngine(url, 60, 0)
         services = make(SayingEngine("unused"), desk, lines, context_tokens=100_000)
-        services = replace(services, pools={"0": Pool(client, None, 1, None)})
+        # Its own tokenizer: what prompts have in common is learned from all that were encoded before.
+        services = replace(services, pools={"0": Pool(client, None, 1, None)}, tokenizer=load_tokenizer(DEMO_MODEL))
         rollouts = [
             Rollout(replace(SPEC, agent_id=f"t/{number}", sample=number, prompt=prompt), services)
             for number in range(AGENTS)
