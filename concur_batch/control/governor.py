@@ -143,6 +143,8 @@ class Governor:
         """
         pool.tells_usage |= any(reading.locked_tokens is not None for reading in taken)
         pool.tells_hits |= any(reading.device_hit_tokens_total is not None for reading in taken)
+        if not pool.looked_up_tokens and not pool.tells_hits:
+            pool.sampler.count_from_zero("device_hit_tokens_total", "input_tokens_total")
         pool.looked_up_tokens += pool.spent.input_tokens
         pool.hit_tokens += pool.spent.device_hit_tokens
         window, ours = self.admission.windows[name], dict[str, int]()

@@ -83,6 +83,10 @@ class Sampler:
         self._smoothing, self._weight = smoothing, ewma_weight
         self._averages.clear()
 
+    def count_from_zero(self, *counters: str) -> None:
+        """Counters that begin with the batch: what they tell first is a difference already."""
+        self._totals |= dict.fromkeys(counters, 0)
+
     def sample(self, readings: list[Reading], now_seconds: float) -> Sample:
         """One period's sample from the readings taken in it, oldest first.
 
