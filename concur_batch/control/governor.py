@@ -143,8 +143,6 @@ class Governor:
         """
         pool.tells_usage |= any(reading.locked_tokens is not None for reading in taken)
         pool.tells_hits |= any(reading.device_hit_tokens_total is not None for reading in taken)
-        if not pool.looked_up_tokens and not pool.tells_hits:
-            pool.sampler.count_from_zero("device_hit_tokens_total", "input_tokens_total")
         pool.looked_up_tokens += pool.spent.input_tokens
         pool.hit_tokens += pool.spent.device_hit_tokens
         window, ours = self.admission.windows[name], dict[str, int]()
@@ -153,7 +151,8 @@ class Governor:
         if not pool.tells_usage and pool_tokens is not None:
             ours["pool_tokens"] = pool_tokens
             ours["locked_tokens"] = min(window.generating_tokens, pool_tokens)
-            if not pool.tells_hits and pool.looked_up_tokens:
+            if taken and not pool.tells_hits and pool.looked_up_tokens:
+                pool.sampler.count_from_zero("device_hit_tokens_total", "input_tokens_total")
                 ours["device_hit_tokens_total"] = pool.hit_tokens
                 ours["input_tokens_total"] = pool.looked_up_tokens - pool.hit_tokens
         return [replace(reading, estimated=True, **ours) for reading in taken] if ours else list(taken)

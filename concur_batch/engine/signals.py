@@ -84,8 +84,8 @@ class Sampler:
         self._averages.clear()
 
     def count_from_zero(self, *counters: str) -> None:
-        """Counters that begin with the batch: what they tell first is a difference already."""
-        self._totals |= dict.fromkeys(counters, 0)
+        """Counters that begin with the batch: what they tell first is a difference already. Known ones stay."""
+        self._totals = dict.fromkeys(counters, 0.0) | self._totals
 
     def sample(self, readings: list[Reading], now_seconds: float) -> Sample:
         """One period's sample from the readings taken in it, oldest first.
