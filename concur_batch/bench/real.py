@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
-import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,9 +33,8 @@ from concur_batch.bench.real_cells import (
 )
 from concur_batch.bench.real_table import table
 from concur_batch.engine.clients import connect
-from concur_batch.engine.command import Place, server_command
-from concur_batch.engine.process import ServerProcess
-from concur_batch.report.summary import summarize
+from concur_batch.engine.launcher import Launcher
+from concur_batch.engine.protocol import EngineError
 from concur_batch.trace.reading import Run
 from concur_batch.workload.loading import load
 from concur_batch.workload.schema import HiCache, LaunchedEngine, SglangLaunch
@@ -85,24 +82,19 @@ async def _server(engine: str, *, hicache: bool) -> Any:
     if hicache:
         assert isinstance(launch, SglangLaunch), "HiCache is SGLang's"
         launch = launch.model_copy(update={"hicache": _HICACHE, "args": [*launch.args, *_HICACHE_ARGS]})
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
     section = loaded.engine.model_copy(update={"launch": launch})
-    command = server_command(section, loaded.model.name, Place("127.0.0.1", port))
-    process = ServerProcess(command, launch.env, RESULTS / f"{engine}.log")
+    launcher = Launcher(section, loaded.model.name, "127.0.0.1", RESULTS / f"{engine}.log")
+    try:
+        url = await launcher.start()
+    except EngineError as error:
+        raise SystemExit(str(error)) from None
     client = connect(loaded.engine.kind, url, 60, 0)
     try:
-        limit_seconds = time.monotonic() + launch.ready_seconds
-        while not await client.ready():
-            if process.exit_code is not None or time.monotonic() > limit_seconds:
-                raise SystemExit(f"{engine} does not serve: {process.last_line()}; see {RESULTS / engine}.log")
-            await asyncio.sleep(0.5)
         await client.probe({"temperature": 0.0})  # the first request compiles
         yield url
     finally:
         await client.close()
-        await process.stop()
+        await launcher.stop()
 
 
 async def _empty_cache(engine: str, url: str) -> None:
@@ -118,9 +110,8 @@ def _run(engine: str, system: System, repetition: int, url: str) -> Cell:
         f"output={RESULTS / 'runs'}",
     ]
     command = [str(Path(sys.executable).with_name("concur")), "run", str(workload_of(engine)), "--json"]
-    summary, _ = watched_command(system.name, [*command, *(part for each in settings for part in ("--set", each))])
-    run = Run(summary["run_dir"])
-    figures = summarize(run)
+    figures, _ = watched_command(system.name, [*command, *(part for each in settings for part in ("--set", each))])
+    run = Run(figures["run_dir"])
     turns = run.table("turns", ["generation_started_seconds", "ended_seconds"])
     began, ended = pc.min(turns["generation_started_seconds"]).as_py(), pc.max(turns["ended_seconds"]).as_py()
     control_rows = run.table("control").sort_by("seconds")

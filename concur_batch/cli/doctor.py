@@ -25,6 +25,7 @@ from concur_batch.doctor.engine import inspect_engine
 from concur_batch.doctor.finding import Finding, Verdict, failure, ok, warning
 from concur_batch.doctor.machine import inspect_machine
 from concur_batch.doctor.tokenizer import inspect_tokenizer
+from concur_batch.driver.driver import AGENTS_PER_HOST
 from concur_batch.engine.pools import EngineKind
 from concur_batch.trace.reading import Run
 from concur_batch.workload.dryrun import tool_specs
@@ -34,8 +35,6 @@ from concur_batch.workload.loading import Loaded, load, load_tasks
 from concur_batch.workload.schema import LaunchedEngine, SandboxTools, SimulatedEngine
 from tools_env.spec import ToolSpec
 
-# As many as one host process holds (driver/driver.py).
-_AGENTS_PER_HOST = 2000
 _STYLES: dict[Verdict, str] = {"ok": "green", "warning": "yellow", "failure": "bold red"}
 
 
@@ -44,7 +43,7 @@ class _Patient:
     """What is examined: by the options, or by a workload."""
 
     output: Path = Path("runs")
-    agents_on_host: int = _AGENTS_PER_HOST
+    agents_on_host: int = AGENTS_PER_HOST
     sandboxed: bool = True
     urls: tuple[str, ...] = ()
     kind: EngineKind | None = None
@@ -144,7 +143,7 @@ def _of_workload(loaded: Loaded) -> _Patient:
     """Raises InputError where the tasks are wrong."""
     workload = loaded.workload
     agents = _agents(loaded)
-    hosts = workload.agent.hosts or -(-agents // _AGENTS_PER_HOST)
+    hosts = workload.agent.hosts or -(-agents // AGENTS_PER_HOST)
     section = workload.engine
     patient = _Patient(
         output=workload.output,

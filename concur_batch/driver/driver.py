@@ -40,7 +40,7 @@ from concur_batch.workload.dryrun import tool_specs
 from concur_batch.workload.schema import OpenaiEngine as OpenaiSection
 from concur_batch.workload.schema import ServerEngine, SglangEngine, SimulatedEngine, Workload
 
-_AGENTS_PER_HOST = 2000
+AGENTS_PER_HOST = 2000
 _POLL_SECONDS = 0.5
 # A batch whose hosts die over and over is not saved by one more.
 _HOST_REPLACEMENTS = 8
@@ -150,7 +150,7 @@ class Driver:
         )
         for note in missing_notes(infos, workload.control):
             self._on_note(note)
-        count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // _AGENTS_PER_HOST))
+        count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // AGENTS_PER_HOST))
         count = min(count, max(1, len(self._agents)))
         places = [nodes[index % len(nodes)] for index in range(count)]
         for node in {node.id: node for node in places}.values():

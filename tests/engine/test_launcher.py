@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from concur_batch.driver.engines import News
@@ -23,6 +22,7 @@ from concur_batch.engine.process import ServerProcess
 from concur_batch.engine.protocol import EngineError
 from concur_batch.engine.restarts import FAILED_STARTS
 from concur_batch.workload.schema import Launch, VllmEngine
+from tests.servers import is_running
 
 # Serves health checks, with a child as vLLM's engine core, which does not notice its parent's end. By its environment:
 # start number FAIL_FROM and later ones end at once, SLOW never serves. Each start leaves a line of pids.
@@ -94,14 +94,7 @@ async def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     yield make
     for fake in made:
         await fake.launcher.stop()
-        assert not [pid for pids in fake.pids() for pid in pids if running(pid)]
-
-
-def running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        assert not [pid for pids in fake.pids() for pid in pids if is_running(pid)]
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -118,11 +111,11 @@ async def test_a_server_serves_until_it_is_stopped(make: Callable[..., Fake]) ->
     assert await engine.ready()
     assert await fake.launcher.alive()
     [[server, child]] = fake.pids()
-    assert running(server) and running(child)
+    assert is_running(server) and is_running(child)
     await fake.launcher.stop()
     assert not await engine.ready()
     assert not await fake.launcher.alive()
-    assert not running(server) and not running(child)
+    assert not is_running(server) and not is_running(child)
     assert fake.log.read_text() == "start 1\n"
     await engine.close()
 
@@ -135,7 +128,7 @@ async def test_a_killed_server_returns_on_its_port_and_leaves_no_child(make: Cal
         os.kill(server, signal.SIGKILL)
         await until(lambda number=number: len(fake.launcher._notes) == 2 * number)  # type: ignore[misc]
         assert await engine.ready()
-        assert not running(child)
+        assert not is_running(child)
     assert await fake.launcher.alive()
     assert len(fake.pids()) == 3
     assert await fake.notes() == [
@@ -182,7 +175,7 @@ async def test_a_server_that_takes_too_long_is_stopped(
     assert 2 <= len(notes) <= 5
     assert notes[-1] == "vllm-0: starts since 1 s: start 1"
     [[server, child]] = fake.pids()
-    assert not running(server) and not running(child)
+    assert not is_running(server) and not is_running(child)
 
 
 async def test_a_program_that_cannot_be_started_is_an_error(tmp_path: Path) -> None:
@@ -196,9 +189,9 @@ async def test_a_server_stops_once_it_is_dead_too(tmp_path: Path) -> None:
     process = ServerProcess(["sh", "-c", "sleep 600 & echo $!; exit 7"], {}, tmp_path / "log")
     await until(lambda: process.exit_code == 7)
     child = int(process.last_line())
-    assert running(child)
+    assert is_running(child)
     await process.stop()
-    await until(lambda: not running(child))
+    await until(lambda: not is_running(child))
     assert process.exit_code == 7
 
 
@@ -217,10 +210,10 @@ time.sleep(600)
     assert process.stdout.readline() == "started\n"
     asyncio.run(until(lambda: (tmp_path / "log").read_text().endswith("\n")))
     pids = [int(pid) for pid in (tmp_path / "log").read_text().split()]
-    assert len(pids) == 2 and all(map(running, pids))
+    assert len(pids) == 2 and all(map(is_running, pids))
     process.kill()
     process.communicate()
-    asyncio.run(until(lambda: not any(map(running, pids))))
+    asyncio.run(until(lambda: not any(map(is_running, pids))))
 
 
 class Teller:

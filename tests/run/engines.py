@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,15 +10,14 @@ from typing import Any
 
 from concur_batch.trace.reading import Run
 from tests.run.command import ROOT
+from tests.servers import free_port
 
 
 class Engine:
     """A server on a port that stays its own; `settings` are of the engine, over a pool that nobody fills."""
 
     def __init__(self, directory: Path, turns: int, **settings: Any) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._file = directory / f"server{self.port}.json"
         self._turns = turns

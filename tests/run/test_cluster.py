@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.run.command import concur, finished_run, synthetic_workload
-from tests.run.nodes import RAY, free_port, ray_nodes
+from tests.run.nodes import RAY, ray_nodes
+from tests.servers import free_port
 
 
 @pytest.fixture(scope="module")

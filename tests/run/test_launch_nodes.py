@@ -22,6 +22,7 @@ from concur_batch.workload.loading import load
 from concur_batch.workload.schema import Workload
 from tests.run.command import Running, concur, synthetic_workload
 from tests.run.nodes import ray_nodes
+from tests.servers import is_running
 
 pytestmark = pytest.mark.ray
 NODES = 3
@@ -106,13 +107,6 @@ class Server:
         """The parts of that start, once all are there."""
         await until(lambda: len(self.starts()) >= number and len(self.starts()[number - 1]) == NODES)
         return self.starts()[number - 1]
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def until(holds: Callable[[], bool]) -> None:

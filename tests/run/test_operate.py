@@ -16,6 +16,7 @@ import psutil
 from concur_batch.trace.manifest import read_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from tests.run.command import Running, concur, rows_so_far, synthetic_workload, wait_for
+from tests.servers import free_port
 
 AGENTS = 8
 
@@ -134,9 +135,7 @@ def test_a_run_is_watched_changed_paused_resumed_and_cancelled_agent_by_agent(tm
 
 
 def test_a_run_that_was_killed_and_what_is_no_run_are_one_line(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     gone = subprocess.Popen(["true"])
     gone.wait()
     manifest = {"run": "r", "status": "running", "agents": 3, "workload": {"control": {"policy": "none"}}}
