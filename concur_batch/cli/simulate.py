@@ -12,7 +12,7 @@ from rich.console import Console
 
 from concur_batch.bench.fit import CannotFit
 from concur_batch.bench.forecast import recommend
-from concur_batch.bench.forecast_table import as_json, as_table, notes
+from concur_batch.bench.forecast_table import as_json, as_table, heading, notes
 from concur_batch.cli.refusal import refuse
 from concur_batch.cli.study import Source, Study
 from concur_batch.trace.files import TraceError
@@ -21,6 +21,7 @@ from concur_batch.workload.explain import one_of
 from concur_batch.workload.sweep import POLICIES, read_sweep
 
 _SEEDS = 3
+_LEAST_WIDTH = 160
 
 
 def simulate(
@@ -75,7 +76,10 @@ def simulate(
     if as_json_:
         print(json.dumps(as_json(outcome, best)))
     else:
-        console = Console()
+        # A row is one line, also where the terminal is narrower.
+        console = Console(width=max(Console().width, _LEAST_WIDTH))
+        for line in heading(outcome):
+            console.print(line, soft_wrap=True, highlight=False)
         console.print(as_table(outcome))
         for note in notes(outcome, best):
             console.print(note, soft_wrap=True, highlight=False)

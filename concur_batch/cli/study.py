@@ -1,4 +1,4 @@
-"""What `concur simulate` compares: settings of a workload, each with its hardware and load, and their simulated batches."""
+"""What `concur simulate` compares: settings of a workload, each with its hardware and its load."""
 
 from __future__ import annotations
 
@@ -73,6 +73,11 @@ class Recording:
         return fit_costs(self.run.table("turns", columns=list(COLUMNS)).to_pylist())
 
     @property
+    def host_tokens(self) -> int:
+        """That its turns found in host memory."""
+        return pc.sum(self.run.table("turns", columns=["cached_host_tokens"])["cached_host_tokens"]).as_py() or 0
+
+    @property
     def seconds(self) -> float:
         """From the first agent's start to the last one's end."""
         final = self.run.agents_final()
@@ -117,8 +122,7 @@ class Study:
         if self.drawn:
             variations, of = seeded(seeds), f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
         else:
-            tiers = any(engine.hicache for case in self.cases for engine in case.hardware.engines.values())
-            variations = perturbed(host_link=tiers)
+            variations = perturbed(host_link=any(case.hardware.has_host_tier for case in self.cases))
             of = f"{len(variations)} variations (as recorded, and tool times and costs ±20 % one at a time)"
         simulations = [self._simulation(case, variation) for case in self.cases for variation in variations]
         found = simulate_all(simulations)
@@ -127,7 +131,13 @@ class Study:
         predictions = list(found)
         count = len(variations)
         forecasts = tuple(
-            Forecast(case.setting.name, case.hardware.told, tuple(predictions[number * count : (number + 1) * count]))
+            Forecast(
+                case.setting.name,
+                case.hardware.told,
+                tuple(predictions[number * count : (number + 1) * count]),
+                gpus=case.hardware.gpus,
+                has_host_tier=case.hardware.has_host_tier,
+            )
             for number, case in enumerate(self.cases)
         )
         return Outcome(forecasts, of, tuple(each.name for each in variations), self._recorded(forecasts))
@@ -189,6 +199,7 @@ class Study:
             policy=control["policy"],
             own=own,
             left_out=self.recording.agents[1],
+            host_tokens=self.recording.host_tokens,
             fit=self.recording.fit if fitted else None,
         )
 
