@@ -39,6 +39,11 @@ class Forecast:
         return statistics.median(self.seconds)
 
     @property
+    def oversized(self) -> int:
+        """Agents that no KV pool could hold to their end, at most in any variation."""
+        return max(sum(row["status"] == "oversized" for row in each.work) for each in self.predictions)
+
+    @property
     def gpu_hours(self) -> float | None:
         """Of the median batch; None where the GPUs are not known."""
         return None if self.gpus is None else self.gpus * self.median_seconds / 3600

@@ -57,6 +57,8 @@ def notes(outcome: Outcome, best: Recommendation) -> Iterator[str]:
     if len(outcome.forecasts) > 1:
         yield f"speed-up: over {reference.name}, which did the same work agent by agent where a figure stands"
     for forecast in outcome.forecasts:
+        if forecast.oversized:
+            yield f"{forecast.name}: {forecast.oversized:,} agents end early, for their histories outgrow the KV pool"
         for line in compare(reference, forecast).differences:
             yield f"No speed-up of {forecast.name}: its work is not that of {reference.name}: {line}"
     recorded = outcome.recorded
@@ -134,6 +136,7 @@ def _plain(forecast: Forecast, reference: Forecast) -> dict[str, Any]:
         "seconds": forecast.seconds,
         "seconds_median": forecast.median_seconds,
         "gpu_hours": forecast.gpu_hours,
+        "oversized": forecast.oversized,
         "speed_up": comparison.speed_up,
         "other_work": list(comparison.differences),
         **{name: forecast.median(name) for name in _FIGURES},

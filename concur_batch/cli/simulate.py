@@ -50,7 +50,7 @@ def simulate(
         typer.Option("--from", help="Take lengths and tool times from this recorded run.", metavar="RUN"),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help=f"Draw the load so many times. Default: {_SEEDS}.", min=1, metavar="N")
+        int | None, typer.Option(help=f"Draw the load so many times. Default: {_SEEDS}.", metavar="N")
     ] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -60,6 +60,8 @@ def simulate(
     for name in policy or ():
         if name not in POLICIES:
             refuse(f"concur: --policy {name}: no such policy; {one_of(name, POLICIES)}", 2)
+    if seeds is not None and seeds < 1:
+        refuse(f"concur: --seeds {seeds}: there is nothing to simulate; give at least 1", 2)
     try:
         source = Source(workload, from_, tuple(set_ or ()))
         study = Study.of(source, policy or [], [read_sweep(text) for text in sweep or ()])

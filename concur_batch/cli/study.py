@@ -27,7 +27,7 @@ from concur_batch.workload.hardware import Hardware, Recorded, hardware_of, has_
 from concur_batch.workload.loading import SIMULATED, Loaded, load, load_replay, load_tasks
 from concur_batch.workload.schema import Trajectories
 from concur_batch.workload.seeds import agent_id
-from concur_batch.workload.sweep import Setting, Sweep, make_settings
+from concur_batch.workload.sweep import POLICIES, Setting, Sweep, make_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,17 +187,19 @@ class Study:
         if self.recording is None:
             return None
         manifest = self.recording.run.manifest
-        control = manifest["workload"]["control"]
-        own = next(
-            (forecast for case, forecast in zip(self.cases, forecasts, strict=True)
-             if case.loaded.workload.control.model_dump(mode="json") == control), None
-        )  # fmt: skip
+        told = manifest["workload"]["control"]
+        control = POLICIES[told["policy"]].model_validate(told)  # with the defaults of keys that are newer than the run
+        own = [
+            forecast
+            for case, forecast in zip(self.cases, forecasts, strict=True)
+            if case.loaded.workload.control == control
+        ]
         fitted = not has_costs(self.cases[0].loaded)
         return RecordedRun(
             name=manifest["run"],
             seconds=self.recording.seconds,
-            policy=control["policy"],
-            own=own,
+            policy=told["policy"],
+            own=own[0] if own else None,
             left_out=self.recording.agents[1],
             host_tokens=self.recording.host_tokens,
             fit=self.recording.fit if fitted else None,

@@ -75,9 +75,8 @@ def hardware_of(loaded: Loaded, recorded: Recorded | None = None, fitted: CostMo
         if recorded is not None and fitted is not None:
             return _as_recorded(loaded, recorded, section, fitted)
         known = ", ".join(load_catalogue().gpus)
-        raise CatalogueError(
-            f"no hardware is named; add `simulate: {{gpu: …}}` or --set simulate.gpu=…, one of {known}"
-        )
+        mend = f"add `simulate: {{gpu: …}}`, one of {known}, or --from a run whose turns tell the costs"
+        raise CatalogueError(f"no hardware is named; {mend}")
     except (CatalogueError, DoesNotFit) as error:
         reason, _, mend = str(error).partition("; ")
         mend = mend or "give more or larger GPUs, another tp, or a larger mem_fraction"
