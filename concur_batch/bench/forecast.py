@@ -41,7 +41,7 @@ class Forecast:
     @property
     def oversized(self) -> int:
         """Agents that no KV pool could hold to their end, at most in any variation."""
-        return max(sum(row["status"] == "oversized" for row in each.work) for each in self.predictions)
+        return max([row["status"] for row in each.work].count("oversized") for each in self.predictions)
 
     @property
     def gpu_hours(self) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from concur_batch.bench.fit import COLUMNS, Fit, fit_costs
 from concur_batch.bench.forecast import Forecast, Outcome, RecordedRun
 from concur_batch.bench.plan import EnginePlan
 from concur_batch.bench.plans import Load, drawn_load, replayed_load
+from concur_batch.bench.prediction import Prediction
 from concur_batch.bench.simulations import Simulation, simulate_all
 from concur_batch.bench.variation import Variation, perturbed, seeded
 from concur_batch.driver.replay import recorded_agents
@@ -98,18 +99,18 @@ class Study:
 
         Raises InputError with what is wrong with any of them, CannotFit where a run's costs cannot be told, TraceError.
         """
-        own = source.read(()) if not policies else source.read([f"control.policy={policies[0]}"])
-        policies = policies or list(dict.fromkeys([own.workload.control.policy, "none"]))
+        policies = policies or list(dict.fromkeys([source.read(()).workload.control.policy, "none"]))
         for sweep in sweeps:
             if not any(sweep.concerns(policy) for policy in policies):
-                raise InputError([Problem(f"--sweep {sweep.key}", None, "", "no policy of these has the key",
-                                          "give one that has it as --policy")])  # fmt: skip
-        replay = own.workload.replay
+                reason, mend = "no policy of these has the key", "give one that has it as --policy"
+                raise InputError([Problem(f"--sweep {sweep.key}", None, "", reason, mend)])
+        settings = make_settings(policies, sweeps)
+        read = [source.read(setting.overrides) for setting in settings]
+        replay = read[0].workload.replay
         recording = Recording(Run(replay.run)) if replay is not None and replay.run is not None else None
-        cases = []
-        for setting in make_settings(policies, sweeps):
-            loaded = source.read(setting.overrides)
-            cases.append(Case(setting, loaded, _hardware(loaded, recording)))
+        cases = [
+            Case(setting, loaded, _hardware(loaded, recording)) for setting, loaded in zip(settings, read, strict=True)
+        ]
         return cls(tuple(cases), recording)
 
     @property
@@ -125,9 +126,9 @@ class Study:
             variations = perturbed(host_link=any(case.hardware.has_host_tier for case in self.cases))
             of = f"{len(variations)} variations (as recorded, and tool times and costs ±20 % one at a time)"
         simulations = [self._simulation(case, variation) for case in self.cases for variation in variations]
-        found = simulate_all(simulations)
+        found: Iterable[Prediction] = simulate_all(simulations)
         if sys.stderr.isatty():
-            found = track(found, "simulating", len(simulations), console=Console(stderr=True), transient=True)  # type: ignore[assignment]
+            found = track(found, "simulating", len(simulations), console=Console(stderr=True), transient=True)
         predictions = list(found)
         count = len(variations)
         forecasts = tuple(
