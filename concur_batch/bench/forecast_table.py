@@ -63,7 +63,10 @@ def notes(outcome: Outcome, best: Recommendation) -> Iterator[str]:
             yield f"No speed-up of {forecast.name}: its work is not that of {reference.name}: {line}"
     recorded = outcome.recorded
     if recorded is not None:
-        told = f"{recorded.name} itself took {recorded.seconds:,.1f} s ({recorded.policy})"
+        pools = (
+            f", KV pool of {' + '.join(f'{tokens:,}' for tokens in recorded.pools)} tokens" if recorded.pools else ""
+        )
+        told = f"{recorded.name} itself took {recorded.seconds:,.1f} s ({recorded.policy}{pools})"
         if recorded.own is not None:
             simulated = recorded.own.predictions[0].seconds
             told += f"; simulated as recorded {simulated:,.1f} s, {simulated / recorded.seconds - 1:+.1%}"
@@ -97,6 +100,7 @@ def as_json(outcome: Outcome, best: Recommendation) -> dict[str, Any]:
             "run": recorded.name,
             "seconds": recorded.seconds,
             "policy": recorded.policy,
+            "pool_tokens": list(recorded.pools),
             "simulated_seconds": recorded.own.predictions[0].seconds if recorded.own is not None else None,
             "agents_left_out": recorded.left_out,
             "costs": "named" if recorded.fit is None else "fitted",

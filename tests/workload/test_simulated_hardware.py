@@ -100,7 +100,7 @@ def test_a_simulated_engine_has_its_own_sizes_and_costs_on_its_own_clock() -> No
 
 
 def test_a_recorded_run_has_the_sizes_that_its_manifest_tells_and_the_fitted_costs() -> None:
-    manifest = {"engine": [{"page_size": 8, "context_tokens": 4096}], "pools": {"0": 3000, "1": 5000}}
+    manifest = {"engine": [{"page_size": 8, "context_tokens": 4096}], "pools": {"0": 3000, "1": 5000}, "workload": {}}
     workload = served()
     assert not has_costs(workload)
     found = hardware_of(workload, Recorded.of(manifest), FITTED)
@@ -110,6 +110,16 @@ def test_a_recorded_run_has_the_sizes_that_its_manifest_tells_and_the_fitted_cos
     assert found.told == "the run's engine, costs fitted to its turns, 2 KV pools of 3,000 to 5,000 tokens"
     told = hardware_of(served({"pool_tokens": 700}), Recorded.of(manifest), FITTED)
     assert {engine.pool_tokens for engine in told.engines.values()} == {700}
+
+
+def test_a_run_whose_own_workload_names_the_gpu_keeps_its_pools_on_it() -> None:
+    section = {"gpu": "h100", "tp": 2}
+    recorded = Recorded.of({"engine": [{"page_size": 8}], "pools": {"0": 3000}, "workload": {"simulate": section}})
+    same = hardware_of(served(section), recorded)
+    assert (same.engines["0"].pool_tokens, same.engines["0"].page_size) == (3000, 8)
+    assert hardware_of(served({**section, "pool_tokens": 700}), recorded).engines["0"].pool_tokens == 700
+    other = hardware_of(served({"gpu": "h200", "tp": 2}), recorded)
+    assert other.engines["0"].pool_tokens == KNOWN.deployment("qwen3-32b", "h200", tp=2).pool_tokens
 
 
 @pytest.mark.parametrize(
@@ -137,9 +147,9 @@ def test_a_model_that_nobody_knows_and_a_host_tier_without_a_link_are_told() -> 
     unknown = loaded({"kind": "sglang", "url": "http://gpu:1"}, {"gpu": "h100"}, name="mine")
     (found,) = complaints(lambda: hardware_of(unknown))
     assert "which model it is cannot be told from `model.name`, mine; add simulate.model: qwen3-32b" in found
-    tiered, manifest = served({"hicache": {}}), {"pools": {"0": 3000}}
+    tiered, manifest = served({"hicache": {}}), {"pools": {"0": 3000}, "workload": {}}
     (found,) = complaints(lambda: hardware_of(tiered, Recorded.of(manifest), FITTED))
     assert found.endswith("what HiCache takes depends on the link to the host's memory; add simulate.gpu")
     unsized = served()
-    (found,) = complaints(lambda: hardware_of(unsized, Recorded.of({}), FITTED))
+    (found,) = complaints(lambda: hardware_of(unsized, Recorded.of({"workload": {}}), FITTED))
     assert found.endswith("the run does not tell the size of its KV pool; add simulate.pool_tokens")
