@@ -114,7 +114,7 @@ class Recommendation:
         """In words; `of` names the variations, as in "3 seeds"."""
         head = f"{self.best.name}: simulated {self.best.median_seconds:,.1f} s in the median of {of}"
         if self.second is None:
-            return f"{head}; there is no other setting to choose from"
+            return f"{head}; no other setting did the same work"
         count, wins = len(self.margins), sum(margin > 0 for margin in self.margins)
         least, middle, most = min(self.margins), statistics.median(self.margins), max(self.margins)
         verdict = {

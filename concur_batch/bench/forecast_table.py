@@ -63,9 +63,8 @@ def notes(outcome: Outcome, best: Recommendation) -> Iterator[str]:
             yield f"No speed-up of {forecast.name}: its work is not that of {reference.name}: {line}"
     recorded = outcome.recorded
     if recorded is not None:
-        pools = (
-            f", KV pool of {' + '.join(f'{tokens:,}' for tokens in recorded.pools)} tokens" if recorded.pools else ""
-        )
+        sizes = " + ".join(f"{tokens:,}" for tokens in recorded.pools)
+        pools = f", KV pool of {sizes} tokens" if sizes else ""
         told = f"{recorded.name} itself took {recorded.seconds:,.1f} s ({recorded.policy}{pools})"
         if recorded.own is not None:
             simulated = recorded.own.predictions[0].seconds
@@ -82,7 +81,8 @@ def notes(outcome: Outcome, best: Recommendation) -> Iterator[str]:
             yield f"{found}; give simulate.gpu and simulate.hicache"
         if recorded.left_out:
             yield f"{recorded.left_out:,} agents of it are left out: they did not come to an end of their own"
-    yield f"Recommended: {best.text(outcome.of)}"
+    if len(outcome.forecasts) > 1:
+        yield f"Recommended: {best.text(outcome.of)}"
     yield LEFT_OUT
 
 

@@ -49,7 +49,7 @@ def test_the_words_have_the_numbers() -> None:
         "slower in 3 of 3. How sure: clear: the margin is there in every variation"
     )
     alone = recommend([forecast("concur", 100)])
-    assert alone.text("1 seed").endswith("there is no other setting to choose from")
+    assert alone.text("1 seed").endswith("no other setting did the same work")
 
 
 def test_the_reference_is_no_control_where_it_is_there() -> None:
