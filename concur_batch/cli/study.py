@@ -180,8 +180,9 @@ class Study:
             mend = "add `simulate: {load: …}` with lengths, or take those of a recorded run: --from RUN"
             raise InputError([loaded.source.problem(("simulate", "load"), reason, mend)])
         tasks = load_tasks(loaded)
-        names = [agent_id(task.id, sample) for sample in range(workload.tasks.samples) for task in tasks]
-        return drawn_load(_reseeded(workload.simulate.load, seed), names)
+        pairs = [(agent_id(task.id, sample), task.id) for sample in range(workload.tasks.samples) for task in tasks]
+        section = _reseeded(workload.simulate.load, seed)
+        return drawn_load(section, [agent for agent, _ in pairs], [task for _, task in pairs])
 
     def _recorded(self, forecasts: Sequence[Forecast]) -> RecordedRun | None:
         """How the recorded run itself went, beside its own setting where that is among those simulated."""
