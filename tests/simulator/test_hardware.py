@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -275,9 +276,8 @@ def test_a_config_that_does_not_tell_the_sizes(changes: dict[str, Any], reason: 
 
 def test_a_broken_catalogue_is_told_in_a_line(tmp_path: Path) -> None:
     broken = tmp_path / "catalogue.toml"
-    broken.write_text(
-        CATALOGUE.read_text().replace("prefill_efficiency = {value = 0.5", "prefill_efficiency = {value = 50")
-    )
+    text = CATALOGUE.read_text()
+    broken.write_text(re.sub(r"(?<=\nprefill_efficiency = {value = )[\d.]+", "50", text))
     with pytest.raises(CatalogueError, match=r"prefill_efficiency.*less than or equal to 1") as caught:
         load_catalogue(broken)
     assert "\n" not in str(caught.value)
