@@ -149,6 +149,18 @@ def test_a_recorded_run_on_named_gpus_takes_their_costs(run_dir: Path) -> None:
     assert "No GPU is named, so costs are fitted to 72 turns of it: mean error" in shown
 
 
+def test_a_host_tier_is_simulated_and_its_link_varied(run_dir: Path) -> None:
+    section = "simulate={gpu: l40s, model: qwen3-8b, pool_tokens: 12000, hicache: {ratio: 4}}"
+    found = predicted("--from", run_dir, "--policy", "none", "--set", section)
+    (setting,) = found["settings"]
+    assert "HiCache of 48,000 tokens (write_through)" in setting["hardware"]
+    assert setting["host_hit_rate"] > 0.1
+    assert [name for name in found["variations"] if "link" in name] == ["host link -20%", "host link +20%"]
+    without = predicted("--from", run_dir, "--policy", "none", "--set", section, "--set", "simulate.hicache=null")
+    assert without["settings"][0]["host_hit_rate"] == 0
+    assert without["settings"][0]["recomputed_tokens"] > 2 * setting["recomputed_tokens"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
