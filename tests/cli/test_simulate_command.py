@@ -150,7 +150,7 @@ def test_a_recorded_run_on_named_gpus_takes_their_costs(run_dir: Path) -> None:
 
 
 def test_a_host_tier_is_simulated_and_its_link_varied(run_dir: Path) -> None:
-    section = "simulate={gpu: l40s, model: qwen3-8b, pool_tokens: 12000, hicache: {ratio: 4}}"
+    section = "simulate={gpu: l40s, model: qwen3-8b, pool_tokens: 6000, hicache: {ratio: 8}}"
     found = predicted("--from", run_dir, "--policy", "none", "--set", section)
     (setting,) = found["settings"]
     assert "HiCache of 48,000 tokens (write_through)" in setting["hardware"]
