@@ -55,13 +55,13 @@ async def serve(config: ServerConfig) -> tuple[web.AppRunner, int]:
     return runner, int(runner.addresses[0][1])
 
 
-async def run_server(config: ServerConfig) -> None:
-    """Serve until SIGTERM or SIGINT; prints the address once it serves. Raises as `serve` does."""
+async def run_server(config: ServerConfig, *notes: str) -> None:
+    """Serve until SIGTERM or SIGINT; prints the address once it serves, then the notes. Raises as `serve` does."""
     runner, port = await serve(config)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    print(f"simulated engine on http://{config.host}:{port}", flush=True)
+    print(f"simulated engine on http://{config.host}:{port}", *notes, sep="\n", flush=True)
     await stop.wait()
     await runner.cleanup()
 
