@@ -51,7 +51,8 @@ class ChatModel:
 
     def reply(self, input_ids: TokenIds, seed: int, offered: Sequence[Function] = ()) -> TokenIds:
         if offered:
-            call = Call(offered[0]["name"], example(offered[0].get("parameters") or {}))
+            arguments = example(offered[0].get("parameters"))
+            call = Call(offered[0]["name"], arguments if isinstance(arguments, dict) else {})
             said = self._encode(write_turn("hermes", "", [call]))
         else:
             draw = np.random.default_rng((zlib.crc32(input_ids.tobytes()), seed & 0xFFFF_FFFF, self._script.seed))
@@ -75,9 +76,9 @@ def example(schema: Any) -> Any:
     kind = schema.get("type", "object" if "properties" in schema else "string")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
-        properties = schema.get("properties")
+        properties, required = schema.get("properties"), schema.get("required")
         known = properties if isinstance(properties, Mapping) else {}
-        return {str(name): example(known.get(name)) for name in schema.get("required") or ()}
+        return {str(name): example(known.get(name)) for name in (required if isinstance(required, list) else ())}
     if kind in ("integer", "number") and "minimum" in schema:
         return schema["minimum"]
     return _EXAMPLES.get(kind, "simulated")

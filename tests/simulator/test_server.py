@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tokenizers import Tokenizer
+from simulated_server import ENGINE, MODEL, SLOW, TOKENIZER, served
 
 from concur_batch.engine.metrics import make_readings
 from concur_batch.simulator.config import EngineConfig
@@ -20,12 +20,7 @@ from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.server import ConfigError, ServerConfig, main, serve
 from concur_batch.simulator.synthetic import SyntheticScript
 
-MODEL = Path(__file__).parents[2] / "workloads" / "demo_model"
-TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
 PROMPT = TOKENIZER.encode("<|im_start|>user\nTask t1<|im_end|>\n<|im_start|>assistant\n").ids
-ENGINE = EngineConfig(pool_tokens=20_000, context_tokens=4_000)
-# Ten tokens a second: a request of some size is under way until somebody ends it.
-SLOW = CostModel(decode_step_seconds=0.1)
 
 
 class Client:
@@ -63,15 +58,8 @@ class Client:
 @asynccontextmanager
 async def server(cost: CostModel | None = None, **fields: Any) -> AsyncIterator[Client]:
     source = {} if "scripts" in fields else {"synthetic": SyntheticScript(turns=(3, 3))}
-    config = ServerConfig(
-        **{"engine": ENGINE, "cost": cost or CostModel.zero(), "tokenizer": MODEL, **source, **fields}
-    )
-    runner, port = await serve(config)
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Client(session, f"http://127.0.0.1:{port}")
-    finally:
-        await runner.cleanup()
+    async with served(cost, **source, **fields) as url, aiohttp.ClientSession() as session:
+        yield Client(session, url)
 
 
 async def test_the_second_turn_finds_the_first_in_the_cache_and_the_counters_agree() -> None:
