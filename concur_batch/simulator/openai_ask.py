@@ -14,7 +14,7 @@ from concur_batch.simulator.prompt import ChatPrompt
 from concur_batch.simulator.request import TokenIds
 
 _COMPLETION_TOKENS = 16  # SGLang's default, OpenAI's too
-_UNSUPPORTED = ("logprobs", "top_logprobs", "response_format", "echo", "suffix", "best_of", "lora_path")
+_UNSUPPORTED = ("logprobs", "top_logprobs", "response_format", "echo", "suffix", "lora_path")
 # Sampling that has the same name in both.
 _SAME = ("stop", "stop_token_ids", "ignore_eos", "no_stop_trim", "n", "regex", "ebnf", "stop_regex")
 
