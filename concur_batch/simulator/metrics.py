@@ -20,14 +20,16 @@ class Served:
     aborted: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
-    cached_tokens: int = 0
+    device_cached_tokens: int = 0
+    host_cached_tokens: int = 0
 
     def add(self, completion: Completion) -> None:
         self.requests += 1
         self.aborted += completion.finish_reason == "abort"
         self.prompt_tokens += completion.prompt_tokens
         self.generation_tokens += completion.completion_tokens
-        self.cached_tokens += completion.cached_tokens
+        self.device_cached_tokens += completion.cached_tokens
+        self.host_cached_tokens += completion.host_cached_tokens
 
 
 def usage(counters: Counters) -> float:
@@ -65,6 +67,16 @@ _COUNTERS: dict[str, dict[str | None, Callable[[Counters], float]]] = {
 }
 
 
+# Of HiCache: there only where it is on.
+_HOST_GAUGES: dict[str, Callable[[Counters], float]] = {
+    "hicache_host_used_tokens": lambda c: c.host_used,
+    "hicache_host_total_tokens": lambda c: c.host_total,
+}
+_HOST_COUNTERS: dict[str, Callable[[Counters], float]] = {
+    "load_back_tokens_total": lambda c: c.reloaded,
+    "hicache_backup_tokens_total": lambda c: c.offloaded,
+    "hicache_dropped_tokens_total": lambda c: c.host_dropped,
+}
 _SERVED: dict[str, Callable[[Served], float]] = {
     "prompt_tokens_total": lambda s: s.prompt_tokens,
     "generation_tokens_total": lambda s: s.generation_tokens,
@@ -107,12 +119,24 @@ def render_metrics(
         lines += _series("counter", name, series)
     cache = 'cache_type="UnifiedRadixCache",pp_rank="0",tp_rank="0",dp_rank='
     lines += _series("counter", "evicted_tokens_total", {f'{cache}"{n}"': c.evicted for n, c in enumerate(ranks)})
+    if config.hicache is not None:
+        for name, host_value in _HOST_GAUGES.items():
+            lines += _series("gauge", name, {labels: host_value(c) for labels, c in engine.items()})
+        reason = "host_pressure" if config.hicache.write_policy == "write_back" else "write_through_unbacked_eviction"
+        for name, moved in _HOST_COUNTERS.items():
+            more = f',reason="{reason}",pool="kv"' if name == "hicache_dropped_tokens_total" else ',pool="kv"'
+            lines += _series("counter", name, {f'{cache}"{n}"{more}': moved(c) for n, c in enumerate(ranks)})
+        # SGLang's is a histogram; its sum is what can be told.
+        spent = {f'{cache}"{n}"': c.reload_seconds for n, c in enumerate(ranks)}
+        lines += _series("counter", "load_back_duration_seconds_sum", spent)
     for name, tokens in _SERVED.items():
         lines += _series("counter", name, {labels: tokens(s) for labels, s in kinds.items()})
     aborted = sum(s.aborted for s in served.values())
     lines += _series("counter", "num_aborted_requests_total", {tokenizer: aborted})
-    cached = sum(s.cached_tokens for s in served.values())
-    tiers = {f'{tokenizer},cache_source="{tier}"': cached for tier in ("device", "total")}
+    device = sum(s.device_cached_tokens for s in served.values())
+    host = sum(s.host_cached_tokens for s in served.values())
+    sources = {"device": device, **({"host": host} if config.hicache else {}), "total": device + host}
+    tiers = {f'{tokenizer},cache_source="{source}"': tokens for source, tokens in sources.items()}
     lines += _series("counter", "cached_tokens_total", tiers)
     return "".join(lines)
 
@@ -160,8 +184,10 @@ def render_server_info(config: ServerConfig) -> dict[str, Any]:
         "chunked_prefill_size": engine.chunked_prefill_tokens,
         "dp_size": config.dp_size,
         "max_running_requests": engine.running_limit * config.dp_size,
-        "schedule_policy": "fcfs",
-        "radix_eviction_policy": "lru",
+        "schedule_policy": engine.schedule,
+        "radix_eviction_policy": engine.eviction,
+        "enable_hierarchical_cache": engine.hicache is not None,
+        "hicache_write_policy": None if engine.hicache is None else engine.hicache.write_policy,
         "tool_call_parser": config.tool_call_parser,
         "max_total_num_tokens": engine.pool_tokens,
         "max_req_input_len": engine.max_input_tokens,

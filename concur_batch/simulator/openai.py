@@ -120,7 +120,7 @@ def _usage(generation: Generation, tokens: int) -> dict[str, Any]:
         "prompt_tokens": prompt,
         "total_tokens": prompt + tokens,
         "completion_tokens": tokens,
-        "prompt_tokens_details": {"cached_tokens": generation.run.sequence.cached_tokens},
+        "prompt_tokens_details": {"cached_tokens": generation.cached_tokens},
         "reasoning_tokens": 0,
         "completion_tokens_details": None,
     }

@@ -64,6 +64,11 @@ class Generation:
                 return
             yield Progress(tokens, self.speller.upto(tokens))
 
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the first attempt found on any tier."""
+        return self.run.sequence.cached_tokens + self.run.sequence.host_cached_tokens
+
     def finish_reason(self, completion: Completion) -> dict[str, Any]:
         """In SGLang's words."""
         match completion.finish_reason:
@@ -82,8 +87,8 @@ class Generation:
             "finish_reason": None if completion is None else self.finish_reason(completion),
             "prompt_tokens": sequence.input_tokens,
             "completion_tokens": progress.tokens,
-            "cached_tokens": sequence.cached_tokens,
-            "cached_tokens_details": {"device": sequence.cached_tokens, "host": 0},
+            "cached_tokens": self.cached_tokens,
+            "cached_tokens_details": {"device": sequence.cached_tokens, "host": sequence.host_cached_tokens},
             "num_retractions": max(0, sequence.attempts - 1),
             "dp_rank": self.rank,
         }
