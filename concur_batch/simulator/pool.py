@@ -79,10 +79,6 @@ class KvPool:
         sequence.kv_tokens = sequence.prefix_tokens
         return tokens
 
-    def growth_need(self, sequence: Sequence, tokens: int) -> int:
-        """What `tokens` more rows of it take from the pool."""
-        return self.in_pages(sequence.kv_tokens + tokens) - self.in_pages(sequence.kv_tokens)
-
     def make_room(self, tokens: int) -> None:
         """Evict what is short of `tokens` available ones."""
         shortfall = tokens - self.available_tokens
@@ -91,11 +87,14 @@ class KvPool:
 
     def grow(self, sequence: Sequence, tokens: int) -> None:
         """Take `tokens` more rows for it."""
-        need = self.growth_need(sequence, tokens)
-        self.make_room(need)
-        assert need <= self.available_tokens, "the scheduler took more than the pool has"
-        self._private_tokens += need
+        self.take(self.in_pages(sequence.kv_tokens + tokens) - self.in_pages(sequence.kv_tokens))
         sequence.kv_tokens += tokens
+
+    def take(self, tokens: int) -> None:
+        """Take `tokens` in whole pages for sequences, evicting what is short of them."""
+        self.make_room(tokens)
+        assert tokens <= self.available_tokens, "the scheduler took more than the pool has"
+        self._private_tokens += tokens
 
     def publish(self, sequence: Sequence) -> None:
         """Put its whole pages into the tree, for others to share; it keeps them locked."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from concur_batch.simulator.config import CLIP_NEW_TOKENS
 from concur_batch.simulator.node import Node, pack
 from concur_batch.simulator.request import Request
 
@@ -49,6 +50,11 @@ class Sequence:
     def filled_tokens(self) -> int:
         """What a prefill must make resident: the prompt, and after a retraction the outputs so far."""
         return self.input_tokens + self.outputs
+
+    @property
+    def allowance(self) -> int:
+        """Tokens that it may still generate, as far as SGLang looks ahead."""
+        return min(self.max_new_tokens - self.outputs, CLIP_NEW_TOKENS)
 
     @property
     def remaining_outputs(self) -> int:
