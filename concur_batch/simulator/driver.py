@@ -32,12 +32,12 @@ class Run:
         """Wait until there are more output tokens than at the last call, or for the end; how many there are."""
         if not self.has_news():
             await self.driver.watch(self)
-        self.seen = self.sequence.outputs
+        self.seen = self.driver.core.outputs(self.sequence)
         return self.seen
 
     def has_news(self) -> bool:
         """Whether `more` need not wait."""
-        return self.sequence.outputs > self.seen or self.driver.has_ended(self)
+        return self.driver.has_ended(self) or self.driver.core.outputs(self.sequence) > self.seen
 
     def __enter__(self) -> Self:
         return self

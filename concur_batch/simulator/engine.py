@@ -71,7 +71,7 @@ class EngineCore:
     def submit(self, request: Request, now_seconds: float) -> Sequence:
         """Hand in a request that arrives at `now_seconds`: not before the engine's time or an earlier arrival.
 
-        What is returned tells by its `outputs` how many tokens it has made.
+        What is returned is what `outputs` is asked about.
         Raises RequestRejected where it can never run. What `max_new_tokens` exceeds the engine's room by is cut off.
         """
         limit = self._checked_new_tokens(request)
@@ -130,6 +130,10 @@ class EngineCore:
         end = self._step_end_seconds
         foreseen = end + self._scheduler.quiet_seconds(self._step)
         return foreseen if arrival is None else max(end, min(foreseen, arrival))
+
+    def outputs(self, sequence: Sequence) -> int:
+        """How many tokens it has made by now."""
+        return self._scheduler.running.outputs(sequence)
 
     def step_end_seconds(self) -> float:
         """When the step in progress ends, by which tokens are made; the present time where there is none."""
