@@ -55,7 +55,7 @@ def strange(ours: Any, theirs: Any, place: str = "") -> list[str]:
     if type(ours) is not type(theirs) and not {type(ours), type(theirs)} <= {int, float}:
         return [f"{place}: {type(ours).__name__}, not {type(theirs).__name__}"]
     if isinstance(ours, dict):
-        unknown = [f"{place}.{key}" for key in ours if key not in theirs]
+        unknown = [f"{place}.{key}" for key in ours if key not in theirs and ours[key] is not None]
         return unknown + [s for key in ours if key in theirs for s in strange(ours[key], theirs[key], f"{place}.{key}")]
     if isinstance(ours, list) and ours and theirs:
         return strange(ours[0], theirs[0], f"{place}.0")
