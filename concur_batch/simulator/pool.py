@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concur_batch.simulator.config import EngineConfig
-from concur_batch.simulator.node import TOKEN_BYTES, Node
+from concur_batch.simulator.node import Node
 from concur_batch.simulator.radix import RadixCache
 from concur_batch.simulator.sequence import Sequence
 from concur_batch.simulator.tiers import MIN_LOAD_TOKENS, TieredCache
@@ -59,7 +59,7 @@ class KvPool:
 
     def match(self, sequence: Sequence) -> tuple[Node, int]:
         """The end and the length of its cached prefix, which counts as used now."""
-        return self.tree.match(sequence.tokens[: (sequence.filled_tokens - 1) * TOKEN_BYTES])
+        return self.tree.match(sequence.tokens, sequence.filled_tokens - 1)
 
     def load(self, sequence: Sequence) -> int:
         """Bring an attached sequence's prefix back from the host: all of it, or nothing; the tokens loaded."""
@@ -104,8 +104,7 @@ class KvPool:
         whole = sequence.kv_tokens - sequence.kv_tokens % self.page_size
         # Rows that another sequence has published meanwhile exist once from here on.
         self._private_tokens -= whole - sequence.prefix_tokens
-        tokens = sequence.tokens[: whole * TOKEN_BYTES]
-        node = self.tree.insert(tokens, old, sequence.prefix_tokens, sequence.published_tokens)
+        node = self.tree.insert(sequence.tokens, whole, old, sequence.prefix_tokens, sequence.published_tokens)
         sequence.published_tokens = whole
         prompt = sequence.input_tokens - sequence.input_tokens % self.page_size
         if 0 < prompt < whole:
