@@ -68,16 +68,19 @@ class EngineCore:
         self._step_end_seconds = 0.0
         self._completions: list[Completion] = []
 
-    def submit(self, request: Request, now_seconds: float) -> None:
+    def submit(self, request: Request, now_seconds: float) -> Sequence:
         """Hand in a request that arrives at `now_seconds`: not before the engine's time or an earlier arrival.
 
+        What is returned is what `outputs` is asked about.
         Raises RequestRejected where it can never run. What `max_new_tokens` exceeds the engine's room by is cut off.
         """
         limit = self._checked_new_tokens(request)
         latest = self._arrivals[-1].arrival_seconds if self._arrivals else self.now_seconds
         if now_seconds < latest:
             raise ValueError(f"request {request.rid} arrives at {now_seconds} s, before {latest} s")
-        self._arrivals.append(Sequence(request, now_seconds, limit))
+        sequence = Sequence(request, now_seconds, limit)
+        self._arrivals.append(sequence)
+        return sequence
 
     def abort(self, rid_prefix: str) -> None:
         """End every request whose rid starts so; their completions come with the next `advance`."""
@@ -127,6 +130,14 @@ class EngineCore:
         end = self._step_end_seconds
         foreseen = end + self._scheduler.quiet_seconds(self._step)
         return foreseen if arrival is None else max(end, min(foreseen, arrival))
+
+    def outputs(self, sequence: Sequence) -> int:
+        """How many tokens it has made by now."""
+        return self._scheduler.running.outputs(sequence)
+
+    def step_end_seconds(self) -> float:
+        """When the step in progress ends, by which tokens are made; the present time where there is none."""
+        return self.now_seconds if self._step is None else self._step_end_seconds
 
     def counters(self) -> Counters:
         """Gauges as of now, and counters since the start."""
