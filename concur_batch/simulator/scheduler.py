@@ -197,9 +197,6 @@ class Scheduler:
             loaded = self.pool.load(sequence)
             loaded_tokens += loaded
             count = self._chunk(sequence, compute_left)
-            if count <= 0:
-                self.pool.release(sequence)
-                break
             self.waiting.popleft()
             self.waiting_tokens -= sequence.filled_tokens
             self._count_admission(sequence, loaded, now_seconds)
