@@ -142,7 +142,7 @@ class EngineCore:
     def counters(self) -> Counters:
         """Gauges as of now, and counters since the start."""
         scheduler, pool, totals = self._scheduler, self._scheduler.pool, self._scheduler.totals
-        tiers = pool.tiers
+        tiers, link = pool.tiers, scheduler.link
         scheduler.settle(self.now_seconds)
         arrived = list(takewhile(lambda s: s.arrival_seconds <= self.now_seconds, self._arrivals))
         return Counters(
@@ -169,9 +169,9 @@ class EngineCore:
             reloaded=tiers.totals.reloaded if tiers else 0,
             host_dropped=tiers.totals.dropped if tiers else 0,
             host_evicted=tiers.totals.host_evicted if tiers else 0,
-            reload_seconds=totals.reload_seconds,
-            reload_wait_seconds=totals.reload_wait_seconds,
-            write_back_seconds=totals.write_back_seconds,
+            reload_seconds=link.reload_seconds if link else 0.0,
+            reload_wait_seconds=link.reload_wait_seconds if link else 0.0,
+            write_back_seconds=link.write_back_seconds if link else 0.0,
         )
 
     def flush_cache(self) -> bool:
