@@ -19,6 +19,7 @@ _RUNTIME = (
     "name",
     "output",
     "control",
+    "simulate",
     "agent.hosts",
     "agent.attempts",
     "tools.max_running",

@@ -65,10 +65,9 @@ class Tasks(Section):
     seed: int = Field(0, ge=0, description="From which every agent's sampling seed is derived.")
 
 
-class Synthetic(Section):
-    """Trajectories drawn from distributions: uniform, tool times log-uniform. The seed decides everything."""
+class Trajectories(Section):
+    """What agents do, drawn from distributions: uniform, tool times log-uniform. The seed decides everything."""
 
-    agents: Count = Field(description="How many agents.")
     turns: Span = Field((8, 8), description="[least, most] turns of an agent.")
     shared_tokens: int = Field(200, ge=0, description="Tokens with which every prompt begins, as a system prompt.")
     prompt_tokens: Span = Field((100, 200), description="[least, most] tokens of an agent's own prompt after those.")
@@ -78,6 +77,12 @@ class Synthetic(Section):
         (0.2, 2.0), description="[least, most] seconds that a tool takes."
     )
     seed: int = Field(0, ge=0, description="From which all is drawn.")
+
+
+class Synthetic(Trajectories):
+    """Trajectories drawn from distributions, for so many agents."""
+
+    agents: Count = Field(description="How many agents.")
 
 
 class Replay(Section):
@@ -514,6 +519,35 @@ class VerifyAnswer(Section):
 Verify = Annotated[VerifyCommand | VerifyAnswer, Field(discriminator="kind")]
 
 
+class Simulate(Section):
+    """The hardware on which `concur simulate` plays this workload; `concur run` does not read it. What is not given here
+    is taken from `engine` where it tells it."""
+
+    gpu: str | None = Field(
+        None, description="GPU of the catalogue: h100, h200, a100, l40s. Needed unless `engine` is simulated."
+    )
+    model: str | None = Field(
+        None,
+        description="Model of the catalogue (qwen3-32b, qwen3-8b, deepseek-v3), or a config.json or the directory with "
+        "it; default: `engine.launch.model`, or by `model.name`.",
+    )
+    tp: Count | None = Field(None, description="GPUs that a replica of the model is spread over.")
+    nodes: Count | None = Field(None, description="Nodes that they are on.")
+    replicas: Count | None = Field(None, description="Replicas of the model, each with a KV pool of its own.")
+    mem_fraction: Annotated[float, Field(gt=0, lt=1)] | None = Field(
+        None, description="Share of a GPU's memory for weights and KV; default: by SGLang's rule."
+    )
+    kv_dtype: Literal["bf16", "fp8"] = Field("bf16", description="Numbers in the KV cache.")
+    pool_tokens: Count | None = Field(None, description="Tokens that a KV pool holds; default: what fits the GPUs.")
+    page_size: Count | None = Field(None, description="Tokens per page of the pool.")
+    hicache: HiCache | None = Field(None, description="Keep evicted prefixes in host memory, over the host link.")
+    eviction: Literal["lru", "lfu", "slru", "priority"] = Field("lru", description="Which prefixes go first.")
+    schedule: Literal["fcfs", "lpm"] = Field("fcfs", description="Which waiting request goes first.")
+    load: Trajectories | None = Field(
+        None, description="What the agents of `tasks` do, whose lengths nobody knows yet; a replay has its own."
+    )
+
+
 class Workload(Section):
     """A whole workload."""
 
@@ -535,6 +569,7 @@ class Workload(Section):
         default_factory=list,
         description="Checks of the result; the first that applies to a task gives the reward.",
     )
+    simulate: Simulate | None = Field(None, description="The hardware on which `concur simulate` plays the workload.")
     output: Path = Field(
         Path("runs"),
         validate_default=False,  # a Path is no JSON, and the workload is read as JSON

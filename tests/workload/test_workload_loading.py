@@ -185,7 +185,7 @@ def test_home_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (
             "extra: 1\n",
             "w.yaml:11: extra: is no key of this block; the keys here are name, tasks, replay, model, engine, agent, "
-            "tools, control, verify, output",
+            "tools, control, verify, simulate, output",
         ),
     ],
 )
