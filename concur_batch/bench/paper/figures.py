@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
@@ -24,6 +23,7 @@ from concur_batch.bench.paper.cells import (
     Table,
 )
 from concur_batch.bench.paper.outcome import decomposition
+from concur_batch.bench.paper.page import Plot
 from concur_batch.bench.paper.results import Results, table_figure
 from concur_batch.bench.paper.simulation import read_row, row_load
 from concur_batch.bench.paper.transfer import contexts, restoring
@@ -32,15 +32,6 @@ from concur_batch.bench.paper.transfer import contexts, restoring
 _STYLE: Mapping[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "concur", "font.size": 9, "axes.grid": True,
                              "grid.alpha": 0.3, "axes.axisbelow": True}  # fmt: skip
 _COLOURS = {"none": "#9a9a9a", "request_cap": "#d08a2e", "hicache": "#4477aa", "concur": "#228833"}
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """`part` is what it belongs to (see cells.PARTS); `svg` has no reference to anything outside."""
-
-    part: str
-    caption: str
-    svg: str
 
 
 def plots_of(results: Results, parts: Sequence[str]) -> list[Plot]:

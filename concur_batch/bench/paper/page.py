@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
-from concur_batch.bench.paper.figures import Plot
 from concur_batch.bench.paper.tables import Sheet
 
 _STYLE = """
@@ -18,6 +18,15 @@ p.note, figcaption { color: #555; font-size: 13px; margin: .2em 0 }
 figure { margin: 1.2em 0 } svg { max-width: 100%; height: auto }
 p.simulated { background: #fff4ce; padding: .5em 1em }
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """`part` is what it belongs to (see cells.PARTS); `svg` has no reference to anything outside."""
+
+    part: str
+    caption: str
+    svg: str
 
 
 def render(title: str, lead: Sequence[str], sheets: Sequence[Sheet], plots: Sequence[Plot]) -> str:
