@@ -15,7 +15,8 @@ from concur_batch.simulator.request import Completion, Request, TokenIds
 Row = dict[str, Any]
 
 _FIGURES = (
-    *("turns", "tool_calls", "input_tokens", "output_tokens", "cached_device_tokens", "recomputed_tokens", "pauses"),
+    *("turns", "tool_calls", "input_tokens", "output_tokens", "cached_device_tokens", "cached_host_tokens"),
+    *("recomputed_tokens", "pauses"),
     *("pending_seconds", "paused_seconds", "queue_seconds", "ended_seconds"),
 )
 
@@ -72,8 +73,8 @@ class PlannedAgent:
         """How much of a generation's prompt had been computed for this agent before, and was again."""
         # The newest output token has no KV before it is part of a prompt.
         known_tokens = max(0, self.context_tokens - 1)
-        cached_tokens = completion.cached_tokens
-        return account(known_tokens, completion.prompt_tokens, cached_tokens, 0, 0, page_size).recomputed
+        device, host = completion.cached_tokens, completion.host_cached_tokens
+        return account(known_tokens, completion.prompt_tokens, device, host, 0, page_size).recomputed
 
     def account(self, completion: Completion, recomputed_tokens: int) -> None:
         """Count a generation that ended."""
@@ -83,6 +84,7 @@ class PlannedAgent:
         self.row["input_tokens"] += completion.prompt_tokens
         self.row["output_tokens"] += completion.completion_tokens
         self.row["cached_device_tokens"] += completion.cached_tokens
+        self.row["cached_host_tokens"] += completion.host_cached_tokens
         self.row["recomputed_tokens"] += recomputed_tokens
 
     def begin_tool(self) -> None:

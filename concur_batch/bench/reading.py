@@ -24,4 +24,7 @@ def make_reading(counters: Counters, now_seconds: float) -> Reading:
         decoded_tokens_total=counters.decode,
         evicted_tokens_total=counters.evicted,
         retractions_total=counters.retracted_requests,
+        offloaded_tokens_total=counters.offloaded if counters.host_total else None,
+        reloaded_tokens_total=counters.reloaded if counters.host_total else None,
+        reload_seconds_total=counters.reload_seconds if counters.host_total else None,
     )

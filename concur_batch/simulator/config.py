@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from concur_batch.simulator.node import Eviction
+
 Count = Annotated[int, Field(ge=1)]
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
+Schedule = Literal["fcfs", "lpm"]
 
 # SGLang clips what a request may still generate to this much when it estimates the pool's future use.
 CLIP_NEW_TOKENS = 4096
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class HiCacheConfig:
+    """A second tier of cache in host memory, for `host_tokens` in whole pages.
+
+    KV is copied there when it is inserted first (`write_through`), at its second hit (`write_through_selective`), or
+    when the device evicts it, which waits for the copy (`write_back`).
+    """
+
+    host_tokens: Count
+    write_policy: WritePolicy = "write_through"
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class EngineConfig:
     """Sizes in tokens.
+
+    A prefill batch computes no more than `chunked_prefill_tokens`, and lets nobody in once it has
+    `max_prefill_tokens`. `eviction` is which cached prefix goes first, `schedule` which request is next: the first
+    come, or the one with the longest cached prefix. `hicache` None: what the device evicts is gone.
 
     `max_running_requests` None means SGLang's rule. `conservativeness` scales the share of its allowance that a
     running request is expected to use. Every `refresh_passes` admission passes, the cached prefixes of the first
@@ -30,6 +50,10 @@ class EngineConfig:
     conservativeness: Annotated[float, Field(gt=0)] = 1.0
     refresh_passes: Annotated[int, Field(ge=0)] = 32
     refresh_requests: Count = 128
+    eviction: Eviction = "lru"
+    schedule: Schedule = "fcfs"
+    max_prefill_tokens: Count = 16_384
+    hicache: HiCacheConfig | None = None
 
     @model_validator(mode="after")
     def _usable(self) -> Self:

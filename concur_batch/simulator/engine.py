@@ -18,7 +18,12 @@ class Counters:
 
     Gauges: `running`, `waiting`; `kv_used` (locked, or a running request's own) + `kv_evictable` (cached, unused) +
     `kv_available` = `max_total`. Cumulative: all others. `prefill_input` and `prefill_device_hit` count first
-    attempts, `prefill_compute` and `prefill_cache` every prefill. There are no other tiers.
+    attempts, `prefill_compute` and `prefill_cache` every prefill.
+
+    Of HiCache: the gauges `host_used` and `host_total`; `offloaded` to the host, `reloaded` from it, `host_dropped`:
+    evicted from the device without a copy on the host, `host_evicted` from the host. `reload_seconds` are those of the
+    copies, `reload_wait_seconds` what prefill batches took longer for them, and `write_back_seconds` what steps waited
+    for evicted KV to be stored.
     """
 
     running: int
@@ -39,6 +44,15 @@ class Counters:
     retracted_output: int
     prefill_host_hit: int = 0
     prefill_storage_hit: int = 0
+    host_used: int = 0
+    host_total: int = 0
+    offloaded: int = 0
+    reloaded: int = 0
+    host_dropped: int = 0
+    host_evicted: int = 0
+    reload_seconds: float = 0.0
+    reload_wait_seconds: float = 0.0
+    write_back_seconds: float = 0.0
 
 
 class EngineCore:
@@ -90,10 +104,11 @@ class EngineCore:
             self._collect()
             if self._step is not None:
                 self._step_end_seconds = self.now_seconds + self._step.seconds
-            elif self._arrivals and next_arrival <= to_seconds:
-                self.now_seconds = next_arrival
             else:
-                break
+                moment = min(next_arrival, self._scheduler.next_room_seconds())
+                if moment > to_seconds or moment == float("inf"):
+                    break
+                self.now_seconds = moment
         if to_seconds != float("inf"):
             self.now_seconds = max(self.now_seconds, to_seconds)
         completions, self._completions = self._completions, []
@@ -105,7 +120,8 @@ class EngineCore:
             return self.now_seconds
         arrival = self._arrivals[0].arrival_seconds if self._arrivals else None
         if self._step is None:
-            return arrival
+            moment = min(self._scheduler.next_room_seconds(), float("inf") if arrival is None else arrival)
+            return moment if moment < float("inf") else None
         # An arrival during the step is seen at its end; a later one at its own time.
         end = self._step_end_seconds
         foreseen = end + self._scheduler.quiet_seconds(self._step)
@@ -114,6 +130,8 @@ class EngineCore:
     def counters(self) -> Counters:
         """Gauges as of now, and counters since the start."""
         scheduler, pool, totals = self._scheduler, self._scheduler.pool, self._scheduler.totals
+        tiers = pool.tiers
+        scheduler.settle(self.now_seconds)
         arrived = [s for s in self._arrivals if s.arrival_seconds <= self.now_seconds]
         return Counters(
             running=len(scheduler.resident()),
@@ -132,13 +150,23 @@ class EngineCore:
             retracted_requests=totals.retracted_requests,
             retracted_input=totals.retracted_input_tokens,
             retracted_output=totals.retracted_output_tokens,
+            prefill_host_hit=totals.host_hit_tokens,
+            host_used=tiers.host_used_tokens if tiers else 0,
+            host_total=tiers.host_tokens if tiers else 0,
+            offloaded=tiers.totals.offloaded if tiers else 0,
+            reloaded=tiers.totals.reloaded if tiers else 0,
+            host_dropped=tiers.totals.dropped if tiers else 0,
+            host_evicted=tiers.totals.host_evicted if tiers else 0,
+            reload_seconds=totals.reload_seconds,
+            reload_wait_seconds=totals.reload_wait_seconds,
+            write_back_seconds=totals.write_back_seconds,
         )
 
     def flush_cache(self) -> bool:
         """Drop the whole cache, unless requests are in progress; whether it was dropped."""
         if self._step is not None or self._arrivals or self._scheduler.waiting:
             return False
-        self._scheduler.pool.flush()
+        self._scheduler.flush()
         return True
 
     def check_integrity(self) -> None:
@@ -195,4 +223,5 @@ class EngineCore:
             scheduled_seconds=sequence.scheduled_seconds,
             first_token_seconds=sequence.first_token_seconds,
             end_seconds=self.now_seconds,
+            host_cached_tokens=sequence.host_cached_tokens,
         )

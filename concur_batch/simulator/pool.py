@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from concur_batch.simulator.radix import TOKEN_BYTES, RadixCache
+from concur_batch.simulator.config import EngineConfig
+from concur_batch.simulator.node import TOKEN_BYTES, Node
+from concur_batch.simulator.radix import RadixCache
 from concur_batch.simulator.sequence import Sequence
+from concur_batch.simulator.tiers import MIN_LOAD_TOKENS, TieredCache
 
 
 class KvPool:
     """`total_tokens` = available + evictable (cached, unused) + used (locked in the tree, or a sequence's own)."""
 
-    def __init__(self, total_tokens: int, page_size: int) -> None:
-        self.total_tokens = total_tokens - total_tokens % page_size
-        self.page_size = page_size
-        self.tree = RadixCache(page_size)
+    def __init__(self, config: EngineConfig) -> None:
+        self.page_size = config.page_size
+        self.total_tokens = config.pool_tokens - config.pool_tokens % config.page_size
+        self.tiers: TieredCache | None = None
+        if config.hicache is not None:
+            self.tiers = TieredCache(config.page_size, config.eviction, config.hicache)
+        self.tree = self.tiers or RadixCache(config.page_size, config.eviction)
         self._private_tokens = 0
 
     @property
@@ -32,21 +38,46 @@ class KvPool:
         """What can be had, by eviction if need be."""
         return self.total_tokens - self.used_tokens
 
+    @property
+    def quiet_tokens(self) -> int:
+        """What can be had without waiting for anything."""
+        writes_back = self.tiers is not None and self.tiers.write_back
+        return self.available_tokens if writes_back else self.reachable_tokens
+
     def in_pages(self, tokens: int) -> int:
         """`tokens` rounded up to whole pages."""
         return -(-tokens // self.page_size) * self.page_size
 
     def attach(self, sequence: Sequence) -> None:
         """Give it its cached prefix, locked. The last token is always computed, as its logits are needed."""
-        limit = (sequence.filled_tokens - 1) * TOKEN_BYTES
-        node, length = self.tree.match(sequence.tokens[:limit])
+        last, length = self.match(sequence)
+        node, host_tokens = self.tree.resident(last)
         self.tree.lock(node)
         sequence.node = node
-        sequence.prefix_tokens = sequence.kv_tokens = length
+        sequence.host_node, sequence.host_tokens = last, host_tokens
+        sequence.prefix_tokens = sequence.kv_tokens = length - host_tokens
 
-    def touch(self, sequence: Sequence) -> None:
-        """Count its cached prefix as used now."""
-        self.tree.match(sequence.tokens[: (sequence.filled_tokens - 1) * TOKEN_BYTES])
+    def match(self, sequence: Sequence) -> tuple[Node, int]:
+        """The end and the length of its cached prefix, which counts as used now."""
+        return self.tree.match(sequence.tokens[: (sequence.filled_tokens - 1) * TOKEN_BYTES])
+
+    def load(self, sequence: Sequence) -> int:
+        """Bring an attached sequence's prefix back from the host: all of it, or nothing; the tokens loaded."""
+        tokens, node, last = sequence.host_tokens, sequence.node, sequence.host_node
+        sequence.host_node, sequence.host_tokens = None, 0
+        if self.tiers is None or node is None or last is None or tokens < MIN_LOAD_TOKENS:
+            return 0
+        self.tree.lock(last)
+        self.make_room(tokens)
+        if self.available_tokens < tokens:
+            self.tree.unlock(last)
+            return 0
+        self.tiers.load(last)
+        self.tree.unlock(node)
+        sequence.node = last
+        sequence.prefix_tokens += tokens
+        sequence.kv_tokens = sequence.prefix_tokens
+        return tokens
 
     def growth_need(self, sequence: Sequence, tokens: int) -> int:
         """What `tokens` more rows of it take from the pool."""
@@ -74,7 +105,12 @@ class KvPool:
         whole = sequence.kv_tokens - sequence.kv_tokens % self.page_size
         # Rows that another sequence has published meanwhile exist once from here on.
         self._private_tokens -= whole - sequence.prefix_tokens
-        node = self.tree.insert(sequence.tokens[: whole * TOKEN_BYTES], old, sequence.prefix_tokens)
+        tokens = sequence.tokens[: whole * TOKEN_BYTES]
+        node = self.tree.insert(tokens, old, sequence.prefix_tokens, sequence.published_tokens)
+        sequence.published_tokens = whole
+        prompt = sequence.input_tokens - sequence.input_tokens % self.page_size
+        if 0 < prompt < whole:
+            self.tree.prefer(node, whole, prompt)
         self.tree.lock(node)
         self.tree.unlock(old)
         sequence.node = node
@@ -86,12 +122,8 @@ class KvPool:
             return
         self._private_tokens -= self.in_pages(sequence.kv_tokens) - sequence.prefix_tokens
         self.tree.unlock(sequence.node)
-        sequence.node = None
-        sequence.kv_tokens = sequence.prefix_tokens = 0
-
-    def flush(self) -> None:
-        """Drop the cache, which nobody may be using."""
-        self.tree.evict(self.tree.evictable_tokens)
+        sequence.node = sequence.host_node = None
+        sequence.kv_tokens = sequence.prefix_tokens = sequence.host_tokens = sequence.published_tokens = 0
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the accounts do not agree."""

@@ -2,8 +2,8 @@
 
 Token ids are packed: 4 bytes a token (int32), so that comparing a cached segment is one memcmp however long it is.
 All sizes in the interface are in tokens. Rules follow SGLang 0.5.23's UnifiedRadixCache: nodes split where
-sequences diverge, a lock on a node holds its whole path, and eviction takes whole unlocked leaves, least recently
-used first, until at least what was asked for is free.
+sequences diverge, a lock on a node holds its whole path, and eviction takes whole unlocked leaves, those with the
+smallest key of the eviction policy first, until at least what was asked for is free.
 """
 
 from __future__ import annotations
@@ -12,48 +12,27 @@ import heapq
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-TOKEN_BYTES = 4
+from concur_batch.simulator.node import EVICTION_KEYS, TOKEN_BYTES, Eviction, EvictionKey, Node
 
-
-def pack(ids: NDArray[np.integer]) -> bytes:
-    """Token ids as the tree stores them."""
-    return np.ascontiguousarray(ids, dtype=np.int32).tobytes()
-
-
-class Node:
-    """A run of tokens that follows its parent's run. `locks` counts the sequences which use it."""
-
-    __slots__ = ("children", "last_access", "locks", "parent", "queued", "serial", "tokens")
-
-    def __init__(self, tokens: bytes, parent: Node | None, serial: int) -> None:
-        self.tokens = tokens
-        self.parent = parent
-        self.children: dict[bytes, Node] = {}  # by the child's first page
-        self.locks = 0
-        self.last_access = 0
-        self.serial = serial
-        self.queued = False  # whether the eviction heap has an entry for it
-
-    def __len__(self) -> int:
-        return len(self.tokens) // TOKEN_BYTES
+# An eviction heap: entries (key when queued, serial, node); stale ones are mended or dropped when they surface.
+Heap = list[tuple[EvictionKey, int, Node]]
 
 
 class RadixCache:
-    """The tree and its counters: `locked_tokens` + `evictable_tokens` = tokens resident in it."""
+    """The tree and its counters: `locked_tokens` + `evictable_tokens` = tokens resident on the device."""
 
-    def __init__(self, page_size: int = 1) -> None:
+    def __init__(self, page_size: int = 1, eviction: Eviction = "lru") -> None:
         self.page_size = page_size
         self.locked_tokens = 0
         self.evictable_tokens = 0
         self.evicted_tokens_total = 0
         self.root = Node(b"", None, 0)
+        self._key = EVICTION_KEYS[eviction]
         self._page_bytes = page_size * TOKEN_BYTES
         self._tick = 0
         self._serial = 0
-        # Entries (last access when queued, serial, node); stale ones are mended or dropped when they surface.
-        self._heap: list[tuple[int, int, Node]] = []
+        self._heap: Heap = []
 
     def match(self, tokens: bytes) -> tuple[Node, int]:
         """The longest cached prefix, in whole pages: its last node and its length. Counts as an access."""
@@ -61,25 +40,46 @@ class RadixCache:
         self._touch(node)
         return node, offset // TOKEN_BYTES
 
-    def insert(self, tokens: bytes, under: Node | None = None, prefix_tokens: int = 0) -> Node:
+    def insert(self, tokens: bytes, under: Node | None = None, prefix_tokens: int = 0, counted_tokens: int = 0) -> Node:
         """Make the whole pages of `tokens` resident; the node where they end. Counts as an access.
 
         `under` may name a locked node at which the first `prefix_tokens` of `tokens` end: the walk starts there.
+        Nodes that end beyond `counted_tokens`, which the same request has inserted before, count a hit.
         """
         node, offset = self._descend(tokens, under or self.root, prefix_tokens * TOKEN_BYTES)
         end = len(tokens) - len(tokens) % self._page_bytes
+        self._restore(node)
         if offset < end:
             node = self._add(tokens[offset:end], node)
             self.evictable_tokens += len(node)
             self._queue(node)
         self._touch(node)
+        self._count_hits(node, end // TOKEN_BYTES, counted_tokens)
         return node
+
+    def prefer(self, node: Node, end_tokens: int, at_tokens: int) -> None:
+        """Cut the path that ends with `node` at `end_tokens` at its first `at_tokens`, and prefer these to the rest.
+
+        So does SGLang at a prompt's end, that the output's KV can be evicted without the prompt's.
+        """
+        start_tokens = end_tokens - len(node)
+        while start_tokens >= at_tokens:
+            assert node.parent is not None
+            node = node.parent
+            start_tokens -= len(node)
+        if start_tokens + len(node) > at_tokens:
+            node = self._split(node, (at_tokens - start_tokens) * TOKEN_BYTES)
+        self._touch(node, priority=1)
+
+    def resident(self, node: Node) -> tuple[Node, int]:
+        """The last node on the device of the path that ends at `node`, and how many of its tokens come after that."""
+        return node, 0
 
     def lock(self, node: Node) -> None:
         """Protect the path that ends at `node` from eviction."""
         step: Node | None = node
         while step is not None:
-            if step.locks == 0:
+            if step.locks == 0 and step.on_device:
                 size = len(step)
                 self.evictable_tokens -= size
                 self.locked_tokens += size
@@ -92,30 +92,36 @@ class RadixCache:
         while step is not None:
             step.locks -= 1
             if step.locks == 0:
-                size = len(step)
-                self.evictable_tokens += size
-                self.locked_tokens -= size
+                if step.on_device:
+                    size = len(step)
+                    self.evictable_tokens += size
+                    self.locked_tokens -= size
                 self._queue(step)
             step = step.parent
 
     def evict(self, tokens: int) -> int:
-        """Drop unlocked leaves until at least `tokens` are free or none is left; how many were dropped."""
+        """Free unlocked leaves until at least `tokens` are free or none is left; how many were freed."""
         evicted = 0
         while evicted < tokens and self._heap:
-            stamp, _, node = heapq.heappop(self._heap)
+            key, _, node = heapq.heappop(self._heap)
             node.queued = False
-            if stamp != node.last_access:
+            if node.device_children or node.locks or not node.on_device or node.parent is None:
+                continue
+            if key != self._key(node):
                 self._queue(node)
                 continue
-            parent = node.parent
-            if node.children or node.locks or parent is None:
-                continue
-            del parent.children[node.tokens[: self._page_bytes]]
             evicted += len(node)
-            self._queue(parent)
+            self._free(node)
         self.evictable_tokens -= evicted
         self.evicted_tokens_total += evicted
         return evicted
+
+    def clear(self) -> None:
+        """Drop everything, which nobody may be using. Counts as no eviction."""
+        assert not self.locked_tokens, "the cache is in use"
+        self.root = Node(b"", None, 0)
+        self.evictable_tokens = 0
+        self._heap.clear()
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the root, parents before children."""
@@ -134,14 +140,33 @@ class RadixCache:
             assert len(node.tokens) % self._page_bytes == 0
             assert node.parent.children[node.tokens[: self._page_bytes]] is node
             assert node.locks >= sum(child.locks for child in node.children.values())
-            assert node.children or node.locks or node.queued, "an evictable leaf is missing from the heap"
-            if node.locks:
+            assert node.device_children == sum(child.on_device for child in node.children.values())
+            assert node.on_device or node.on_host
+            assert node.parent.on_device or not node.on_device
+            if node.on_device and not node.device_children and not node.locks:
+                assert node.queued, "an evictable leaf is missing from the heap"
+            if node.on_device and node.locks:
                 locked += len(node)
-            else:
+            elif node.on_device:
                 evictable += len(node)
         assert (locked, evictable) == (self.locked_tokens, self.evictable_tokens)
         entries = [node.serial for _, _, node in self._heap]
         assert len(entries) == len(set(entries)), "a node is queued twice"
+
+    def _free(self, node: Node) -> None:
+        """Take an unlocked leaf's KV from the device: without a host tier it is gone."""
+        self._remove(node)
+
+    def _restore(self, node: Node) -> None:
+        """The KV of the path that ends at `node` was computed anew: without a host tier all of it is there."""
+
+    def _count_hits(self, node: Node, end_tokens: int, counted_tokens: int) -> None:
+        """A request that has inserted `counted_tokens` before has inserted up to `end_tokens`, where `node` ends."""
+        while end_tokens > counted_tokens:
+            node.hits += 1
+            end_tokens -= len(node)
+            assert node.parent is not None
+            node = node.parent
 
     def _descend(self, tokens: bytes, node: Node, offset: int) -> tuple[Node, int]:
         """Follow `tokens` from byte `offset`, at which `node` ends, splitting the node in which they diverge."""
@@ -172,28 +197,45 @@ class RadixCache:
         parent = node.parent
         assert parent is not None
         upper = self._add(node.tokens[:at], parent)  # replaces `node` among the parent's children
+        parent.device_children -= 1
         node.tokens = node.tokens[at:]
         node.parent = upper
         upper.children[node.tokens[: self._page_bytes]] = node
+        upper.device_children = int(node.on_device)
+        upper.on_device, upper.on_host = node.on_device, node.on_host
         upper.locks = node.locks
-        upper.last_access = node.last_access
+        upper.hits, upper.priority = node.hits, node.priority
+        # As in SGLang, a split refreshes the lower part too, though nobody has asked for it.
+        self._tick += 1
+        node.last_access = upper.last_access = self._tick
         return upper
 
     def _add(self, tokens: bytes, parent: Node) -> Node:
         self._serial += 1
         node = Node(tokens, parent, self._serial)
         parent.children[tokens[: self._page_bytes]] = node
+        parent.device_children += 1
         return node
 
-    def _touch(self, node: Node) -> None:
+    def _remove(self, node: Node) -> None:
+        """Take a leaf out of the tree."""
+        parent = node.parent
+        assert parent is not None
+        del parent.children[node.tokens[: self._page_bytes]]
+        parent.device_children -= node.on_device
+        self._queue(parent)
+
+    def _touch(self, node: Node, priority: int = 0) -> None:
         # One tick for the whole path: leaves go first, so a parent is never considered before its child.
         self._tick += 1
         step: Node | None = node
         while step is not None:
             step.last_access = self._tick
+            step.priority = max(step.priority, priority)
             step = step.parent
 
     def _queue(self, node: Node) -> None:
-        if not (node.queued or node.children or node.locks or node.parent is None):
+        """Give it a place in the eviction heap, where it can be evicted."""
+        if not (node.queued or node.device_children or node.locks or node.parent is None or not node.on_device):
             node.queued = True
-            heapq.heappush(self._heap, (node.last_access, node.serial, node))
+            heapq.heappush(self._heap, (self._key(node), node.serial, node))

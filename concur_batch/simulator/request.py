@@ -35,7 +35,8 @@ class Request:
 class Completion:
     """A finished generation. Times are seconds of the engine's clock; None for what was never reached.
 
-    `cached_tokens` are the prefix tokens that the first attempt found on the device, as SGLang counts them.
+    `cached_tokens` are the prefix tokens that the first attempt found on the device, as SGLang counts them, and
+    `host_cached_tokens` those that it loaded from the host.
     """
 
     rid: str
@@ -49,6 +50,7 @@ class Completion:
     scheduled_seconds: float | None
     first_token_seconds: float | None
     end_seconds: float
+    host_cached_tokens: int = 0
 
     @property
     def completion_tokens(self) -> int:

@@ -1,7 +1,7 @@
 """Continuous batching: who is prefilled, who decodes, and who is put back when the KV pool runs dry.
 
-The rules are SGLang 0.5.23's with its default flags: prefill comes before decode, prompts are taken first come first
-served and in chunks, and the first one that does not fit stops those behind it. A step is launched, which takes its
+The rules are SGLang 0.5.23's with its default flags: prefill comes before decode, prompts are taken in the queue's
+order and in chunks, and the first one that does not fit stops those behind it. A step is launched, which takes its
 memory, and completed later, which has its effects: what arrives in between waits for the next.
 """
 
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 from concur_batch.simulator.config import CLIP_NEW_TOKENS, EngineConfig
 from concur_batch.simulator.cost import CostModel
+from concur_batch.simulator.link import HostLink
+from concur_batch.simulator.ordering import MAX_ORDERED, by_longest_prefix
 from concur_batch.simulator.pool import KvPool
 from concur_batch.simulator.ratio import NewTokenRatio
 from concur_batch.simulator.sequence import Sequence
@@ -22,18 +24,24 @@ from concur_batch.simulator.sequence import Sequence
 class Totals:
     """Cumulative counters, in tokens but for `retracted_requests`, as the engine's metrics have them.
 
-    `input_tokens` and `device_hit_tokens` count first attempts only; `computed_tokens` and `cached_tokens` count
-    every prefill, recomputation after a retraction included.
+    `input_tokens`, `device_hit_tokens` and `host_hit_tokens` count first attempts only; `computed_tokens` and
+    `cached_tokens` count every prefill, recomputation after a retraction included. `reload_seconds` are those of the
+    copies, `reload_wait_seconds` what prefill batches took longer for them, and `write_back_seconds` what steps waited
+    for evicted KV to be stored.
     """
 
     input_tokens: int = 0
     device_hit_tokens: int = 0
+    host_hit_tokens: int = 0
     computed_tokens: int = 0
     cached_tokens: int = 0
     decoded_tokens: int = 0
     retracted_requests: int = 0
     retracted_input_tokens: int = 0
     retracted_output_tokens: int = 0
+    reload_seconds: float = 0.0
+    reload_wait_seconds: float = 0.0
+    write_back_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -51,7 +59,8 @@ class Scheduler:
     def __init__(self, config: EngineConfig, cost: CostModel) -> None:
         self.config = config
         self.cost = cost
-        self.pool = KvPool(config.pool_tokens, config.page_size)
+        self.pool = KvPool(config)
+        self.link = HostLink(cost)
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.chunked: Sequence | None = None
@@ -93,7 +102,9 @@ class Scheduler:
 
         Decode steps which nothing interrupts are taken together while they fit into `max_seconds`, at least one.
         """
-        step = self._launch_prefill(now_seconds) or self._launch_decode(max_seconds)
+        self.settle(now_seconds)
+        horizon = min(max_seconds, self.link.next_arrival_seconds() - now_seconds)
+        step = self._launch_prefill(now_seconds) or self._launch_decode(now_seconds, horizon)
         if step is None and not self.waiting:
             self.ratio.reset()
         return step
@@ -106,6 +117,26 @@ class Scheduler:
             self._complete_prefill(step.prefill, now_seconds)
         if any(sequence.aborting for sequence in self.resident()):
             self._drop_aborting()
+        tiers = self.pool.tiers
+        if tiers is not None:
+            tiers.finish_loads()
+            for node, tokens in tiers.unsent:
+                self.link.store(node, tokens, now_seconds)
+            tiers.unsent.clear()
+
+    def settle(self, now_seconds: float) -> None:
+        """What has arrived on the host by now may be evicted from the device."""
+        for node in self.link.take_stored(now_seconds):
+            self.pool.tree.unlock(node)
+
+    def next_room_seconds(self) -> float:
+        """When those who wait may find room though nothing runs: KV on its way to the host is locked until then."""
+        return self.link.next_arrival_seconds() if self.waiting else float("inf")
+
+    def flush(self) -> None:
+        """Drop the cache, which nobody may be using."""
+        self.settle(float("inf"))
+        self.pool.tree.clear()
 
     # Prefill
 
@@ -118,9 +149,11 @@ class Scheduler:
         if self.chunked is None and places <= 0:
             self._refused = True
             return None
-        self._refresh_waiting_prefixes()
+        self._order_waiting()
 
         compute_left = self.config.chunked_prefill_tokens
+        input_left = self.config.max_prefill_tokens
+        loaded_tokens = 0
         reserved = sum(self._expected_tokens(sequence) for sequence in self.running)
         batch: list[tuple[Sequence, int]] = []  # and how many tokens of it to compute
 
@@ -135,8 +168,9 @@ class Scheduler:
             batch.append((sequence, count))
             reserved += self._reservation(sequence, count)
             compute_left -= self.pool.in_pages(count)
+            input_left -= self.pool.in_pages(count)
 
-        while self.waiting and compute_left > 0:
+        while self.waiting and min(compute_left, input_left) > 0:
             if len(batch) >= places:
                 self._refused = True
                 break
@@ -148,15 +182,21 @@ class Scheduler:
                 self.pool.release(sequence)
                 self._refused = bool(batch or self.running)
                 break
+            if self._chunk(sequence, compute_left) <= 0:
+                self.pool.release(sequence)
+                break
+            loaded = self.pool.load(sequence)
+            loaded_tokens += loaded
             count = self._chunk(sequence, compute_left)
             if count <= 0:
                 self.pool.release(sequence)
                 break
             self.waiting.popleft()
-            self._count_admission(sequence, now_seconds)
+            self._count_admission(sequence, loaded, now_seconds)
             batch.append((sequence, count))
             reserved += self._reservation(sequence, count)
             compute_left -= self.pool.in_pages(count)
+            input_left -= self.pool.in_pages(count)
             if self.pool.reachable_tokens - reserved <= 0:
                 self._refused = True
                 break
@@ -168,7 +208,30 @@ class Scheduler:
         for sequence, count in batch:
             self._extend(sequence, count)
         self._admitting = [sequence for sequence, _ in batch]
+        seconds = self._with_transfers(seconds, loaded_tokens, now_seconds)
         return Step(seconds, prefill=self._admitting)
+
+    def _with_transfers(self, seconds: float, loaded_tokens: int, now_seconds: float) -> float:
+        """How long a step takes which computes for `seconds`, with what it evicts to the host and what it loads.
+
+        It waits for the former. Loads go layer by layer, and so does what computes on them: once the link is free for
+        the first, the longer of the two hides the other.
+        """
+        tiers = self.pool.tiers
+        if tiers is None:
+            return seconds
+        begin_seconds = now_seconds
+        if tiers.written_back_tokens:
+            begin_seconds = self.link.write_back(tiers.written_back_tokens, now_seconds)
+            tiers.written_back_tokens = 0
+            self.totals.write_back_seconds += begin_seconds - now_seconds
+        end_seconds = begin_seconds + seconds
+        if loaded_tokens:
+            load_seconds, loaded_seconds = self.link.load(loaded_tokens, begin_seconds)
+            end_seconds = max(load_seconds + seconds, loaded_seconds)
+            self.totals.reload_seconds += loaded_seconds - load_seconds
+            self.totals.reload_wait_seconds += end_seconds - (begin_seconds + seconds)
+        return end_seconds - now_seconds
 
     def _complete_prefill(self, batch: list[Sequence], now_seconds: float) -> None:
         self._admitting = []
@@ -186,11 +249,12 @@ class Scheduler:
 
     def _chunk(self, sequence: Sequence, limit: int) -> int:
         """How many tokens to compute now: all that are left, or as many as fit and end on a page."""
-        left = sequence.filled_tokens - sequence.kv_tokens
+        begin = sequence.kv_tokens + sequence.host_tokens
+        left = sequence.filled_tokens - begin
         if self.pool.in_pages(left) <= limit:
             return left
-        end = (sequence.kv_tokens + limit) // self.config.page_size * self.config.page_size
-        return min(left, end - sequence.kv_tokens)
+        end = (begin + limit) // self.config.page_size * self.config.page_size
+        return min(left, end - begin)
 
     def _reservation(self, sequence: Sequence, count: int) -> int:
         """What letting it compute `count` tokens now may take: also its output, if they are its last."""
@@ -208,13 +272,15 @@ class Scheduler:
         elif sequence is self.chunked:
             self.chunked = None
 
-    def _count_admission(self, sequence: Sequence, now_seconds: float) -> None:
+    def _count_admission(self, sequence: Sequence, loaded_tokens: int, now_seconds: float) -> None:
         sequence.attempts += 1
         self.totals.cached_tokens += sequence.prefix_tokens
         if sequence.attempts == 1:
-            sequence.cached_tokens = sequence.prefix_tokens
+            sequence.host_cached_tokens = loaded_tokens
+            sequence.cached_tokens = sequence.prefix_tokens - loaded_tokens
             sequence.scheduled_seconds = now_seconds
-            self.totals.device_hit_tokens += sequence.prefix_tokens
+            self.totals.device_hit_tokens += sequence.cached_tokens
+            self.totals.host_hit_tokens += loaded_tokens
 
     def _allowance(self, sequence: Sequence) -> int:
         return min(sequence.max_new_tokens - sequence.outputs, CLIP_NEW_TOKENS)
@@ -223,6 +289,12 @@ class Scheduler:
         ratio = 1.0 if sequence.request.ignore_eos else self.ratio.current
         return self._allowance(sequence) * ratio
 
+    def _order_waiting(self) -> None:
+        if self.config.schedule == "lpm" and len(self.waiting) <= MAX_ORDERED:
+            self.waiting = deque(by_longest_prefix(self.waiting, self.pool))
+        elif self.config.eviction == "lru":
+            self._refresh_waiting_prefixes()
+
     def _refresh_waiting_prefixes(self) -> None:
         if not self.waiting or not self.config.refresh_passes:
             return
@@ -230,12 +302,12 @@ class Scheduler:
             count = min(len(self.waiting), self.config.refresh_requests)
             # The head last, so that it is evicted last.
             for index in range(count - 1, -1, -1):
-                self.pool.touch(self.waiting[index])
+                self.pool.match(self.waiting[index])
         self._passes += 1
 
     # Decode
 
-    def _launch_decode(self, max_seconds: float) -> Step | None:
+    def _launch_decode(self, now_seconds: float, max_seconds: float) -> Step | None:
         if not self.running:
             return None
         retracted = self._make_room()
@@ -246,7 +318,7 @@ class Scheduler:
             self.pool.grow(sequence, steps)
         kv_tokens = sum(sequence.kv_tokens for sequence in self.running) - (steps - 1) * len(self.running)
         seconds = self.cost.decode_seconds(len(self.running), kv_tokens, steps)
-        return Step(seconds, decode_steps=steps)
+        return Step(self._with_transfers(seconds, 0, now_seconds), decode_steps=steps)
 
     def _complete_decode(self, steps: int) -> None:
         self.totals.decoded_tokens += steps * len(self.running)
@@ -270,7 +342,7 @@ class Scheduler:
         most = min(sequence.remaining_outputs for sequence in self.running) - after_steps
         if most <= 1 or self._prefill_is_next():
             return 1
-        room = self.pool.reachable_tokens
+        room = self.pool.quiet_tokens
         if self._decode_need(most) > room:
             most = _largest(lambda steps: self._decode_need(steps) <= room, most)
         kv_tokens = sum(sequence.kv_tokens for sequence in self.running) + batch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from concur_batch.simulator.radix import Node, pack
+from concur_batch.simulator.node import Node, pack
 from concur_batch.simulator.request import Request
 
 
@@ -14,7 +14,8 @@ class Sequence:
     """A request with its progress.
 
     KV rows 0..`prefix_tokens` lie in the radix tree up to `node`, locked; rows `prefix_tokens`..`kv_tokens` are the
-    sequence's own. The newest output token has no row yet: the next decode step computes it.
+    sequence's own. The newest output token has no row yet: the next decode step computes it. Until it is admitted,
+    `host_node` ends the prefix that is cached on any tier: its last `host_tokens` would have to be loaded.
     """
 
     request: Request
@@ -27,8 +28,12 @@ class Sequence:
     kv_tokens: int = 0
     prefix_tokens: int = 0
     node: Node | None = None
+    host_node: Node | None = None
+    host_tokens: int = 0
+    published_tokens: int = 0  # what it has put into the tree since it was admitted
     attempts: int = 0  # admissions
-    cached_tokens: int = 0
+    cached_tokens: int = 0  # of the first attempt, on the device
+    host_cached_tokens: int = 0
     aborting: bool = False
     outcome: Literal["done", "abort"] = "done"
     message: str | None = None

@@ -13,65 +13,9 @@ from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.engine import EngineCore
 from concur_batch.simulator.request import Completion, Request, RequestRejected
+from tests.simulator.loads import COST, INFINITY, make_load, make_request, make_tiered_load, run
 
-COST = CostModel(
-    prefill_seconds_per_token=0.01,
-    prefill_seconds_per_token_pair=0.0001,
-    decode_step_seconds=0.1,
-    decode_seconds_per_request=0.01,
-    decode_seconds_per_kv_token=0.001,
-)
-INFINITY = float("inf")
-
-
-def make_request(rid: str, prompt: list[int], output: int, allowance: int, ignore_eos: bool = False) -> Request:
-    said = np.arange(1000, 1000 + (allowance if ignore_eos else output), dtype=np.int32)
-    return Request(rid, np.array(prompt, dtype=np.int32), said, allowance, ignore_eos)
-
-
-def make_load(seed: int) -> tuple[EngineConfig, list[tuple[float, Request]]]:
-    """A small engine and requests that it can take, many of which share prefixes; every third load is a tight one."""
-    rng = random.Random(seed)
-    tight = seed % 3 == 0  # long outputs of which the engine expects little: it has to retract
-    config = EngineConfig(
-        pool_tokens=rng.randint(60, 120 if tight else 200),
-        page_size=rng.choice([1, 1, 4]),
-        context_tokens=1000,
-        chunked_prefill_tokens=rng.choice([8, 16, 64]),
-        max_running_requests=12 if tight else rng.randint(1, 8),
-        conservativeness=0.05 if tight else 1.0,
-        refresh_passes=rng.choice([0, 1, 32]),
-    )
-    longest = 40 if tight else rng.choice([5, 30])
-    arrivals = []
-    now = 0.0
-    for index in range(rng.randint(1, 14)):
-        now += rng.choice([0.0, 0.0, 0.0, 0.3, 5.0])
-        prompt = list(range(1, 1 + rng.choice([0, 5, 20]))) + [100 + index] * rng.randint(1, 10)
-        output = rng.randint(longest // 2, longest) if tight else rng.randint(1, longest)
-        allowance = output + rng.choice([0, 1, 3])
-        if rng.random() < 0.2:
-            allowance = max(1, output - 3)
-        arrivals.append((now, make_request(f"r{index:02d}", prompt, output, allowance, rng.random() < 0.2)))
-    return config, arrivals
-
-
-loads = st.integers(0, 10**6).map(make_load)
-
-
-def run(
-    config: EngineConfig, arrivals: list[tuple[float, Request]], step: float | None
-) -> tuple[EngineCore, list[Completion]]:
-    """Hand everything in beforehand and run to the end, at once or `step` seconds at a time."""
-    core = EngineCore(config, COST)
-    for now, request in arrivals:
-        core.submit(request, now)
-    completions: list[Completion] = []
-    while True:
-        completions += core.advance(INFINITY if step is None else core.now_seconds + step)
-        core.check_integrity()
-        if core.next_event_seconds() is None:
-            return core, completions
+loads = st.integers(0, 10**6).map(make_load) | st.integers(0, 10**6).map(make_tiered_load)
 
 
 @settings(max_examples=100, deadline=None)
@@ -89,20 +33,26 @@ def test_every_request_ends_and_every_token_is_accounted_for(
         assert done.completion_tokens == min(len(request.output_ids), allowed)
         assert done.finish_reason == ("length" if len(request.output_ids) >= allowed else "stop")
         assert np.array_equal(done.output_ids, request.output_ids[: done.completion_tokens])
-        assert 0 <= done.cached_tokens < done.prompt_tokens
+        assert done.cached_tokens >= 0 and done.host_cached_tokens >= 0
+        assert done.cached_tokens + done.host_cached_tokens < done.prompt_tokens
         assert done.scheduled_seconds is not None and done.first_token_seconds is not None
         assert done.arrival_seconds <= done.scheduled_seconds <= done.first_token_seconds <= done.end_seconds
     counters = core.counters()
     assert (counters.running, counters.waiting, counters.kv_used) == (0, 0, 0)
     assert counters.kv_evictable + counters.kv_available == counters.max_total
     assert counters.prefill_device_hit == sum(c.cached_tokens for c in completions)
-    assert counters.prefill_input + counters.prefill_device_hit == sum(c.prompt_tokens for c in completions)
+    assert counters.prefill_host_hit == sum(c.host_cached_tokens for c in completions)
+    hits = counters.prefill_device_hit + counters.prefill_host_hit
+    assert counters.prefill_input + hits == sum(c.prompt_tokens for c in completions)
     assert counters.retracted_requests == sum(c.retractions for c in completions)
     # Each attempt's prefill makes one output, decode the others.
     assert counters.decode == sum(c.completion_tokens - 1 - c.retractions for c in completions)
     if not counters.retracted_requests:
         assert counters.prefill_compute == counters.prefill_input
-        assert counters.prefill_cache == counters.prefill_device_hit
+        assert counters.prefill_cache == hits
+        assert counters.reloaded == counters.prefill_host_hit
+    assert counters.host_used == counters.offloaded - counters.host_evicted
+    assert counters.prefill_compute + counters.reloaded + counters.decode >= counters.kv_evictable + counters.evicted
 
 
 @settings(max_examples=100, deadline=None)
@@ -159,6 +109,7 @@ def test_aborts_free_everything(load: tuple[EngineConfig, list[tuple[float, Requ
         core.abort(rid)
         core.check_integrity()
     completions += core.advance(INFINITY)
+    core.advance(core.now_seconds + 1000.0)  # what goes to the host is there
     core.check_integrity()
     assert sorted(c.rid for c in completions) == sorted(request.rid for _, request in arrivals)
     assert core.counters().kv_used == core.counters().running == core.counters().waiting == 0
@@ -169,13 +120,16 @@ def test_aborts_free_everything(load: tuple[EngineConfig, list[tuple[float, Requ
 
 def test_the_random_loads_are_hard_enough() -> None:
     """Else the properties above would hold of nothing."""
-    seen = {"evicted": 0, "retracted": 0, "hit": 0}
-    for seed in range(150):
-        counters = run(*make_load(seed), None)[0].counters()
-        seen["evicted"] += counters.evicted > 0
-        seen["retracted"] += counters.retracted_requests > 0
-        seen["hit"] += counters.prefill_device_hit > 0
-    assert seen["evicted"] > 50 and seen["retracted"] > 8 and seen["hit"] > 80, seen
+    for make, figures in (
+        (make_load, {"evicted": 50, "retracted_requests": 8, "prefill_device_hit": 80}),
+        (make_tiered_load, {"reloaded": 15, "host_dropped": 15, "host_evicted": 15, "retracted_requests": 2}),
+    ):
+        seen = dict.fromkeys(figures, 0)
+        for seed in range(150):
+            counters = run(*make(seed), None)[0].counters()
+            for name in figures:
+                seen[name] += getattr(counters, name) > 0
+        assert all(seen[name] >= least for name, least in figures.items()), seen
 
 
 def test_abort_matches_by_prefix_and_tells_where_it_struck() -> None:

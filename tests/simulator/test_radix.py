@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from concur_batch.simulator.radix import Node, RadixCache, pack
+from concur_batch.simulator.node import Node, pack
+from concur_batch.simulator.radix import RadixCache
 
 
 def ids(text: str) -> bytes:
@@ -14,13 +15,14 @@ def ids(text: str) -> bytes:
     return pack(np.frombuffer(text.encode(), dtype=np.uint8))
 
 
+def path(node: Node) -> str:
+    """The letters from the root to the end of `node`."""
+    above = path(node.parent) if node.parent is not None else ""
+    return above + "".join(chr(token) for token in np.frombuffer(node.tokens, dtype=np.int32))
+
+
 def cached(cache: RadixCache) -> set[str]:
     """The resident sequences, root to leaf."""
-
-    def path(node: Node) -> str:
-        above = path(node.parent) if node.parent is not None else ""
-        return above + "".join(chr(token) for token in np.frombuffer(node.tokens, dtype=np.int32))
-
     return {path(node) for node in cache.nodes() if not node.children}
 
 
@@ -187,17 +189,20 @@ def test_the_naive_model_agrees(page_size: int) -> None:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=8), st.booleans()), min_size=1, max_size=20))
 def test_leaves_go_in_the_order_of_their_last_use(uses: list[tuple[str, bool]]) -> None:
-    """Against a sorted list: of two leaves, the one used earlier is gone first."""
+    """Against a sorted list: of two leaves, the one used earlier is gone first. A split uses the lower part too."""
     cache = RadixCache()
-    last_use: dict[str, int] = {}
+    last_use: dict[str, float] = {}
     for time, (text, insert) in enumerate(uses):
+        ends = {path(node) for node in cache.nodes()}
         if insert:
             cache.insert(ids(text))
             length = len(text)
         else:
             length = cache.match(ids(text))[1]
-        for end in range(1, length + 1):
-            last_use[text[:end]] = time
+        for cut in {path(node) for node in cache.nodes()} - ends:
+            for lower in sorted((end for end in ends if end.startswith(cut)), key=len)[:1]:
+                last_use |= {lower[:end]: time - 0.5 for end in range(len(cut) + 1, len(lower) + 1)}
+        last_use |= {text[:end]: time for end in range(1, length + 1)}
     while leaves := cached(cache):
         leaves.discard("")
         oldest = min(last_use[leaf] for leaf in leaves)
