@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
@@ -18,6 +16,7 @@ from concur_batch.agent.spec import AgentSpec, Ending
 from concur_batch.agent.trajectory import Exchange, Step, Trajectory
 from concur_batch.engine.protocol import TokenIds
 from concur_batch.trace.reading import Run
+from concur_batch.workload.drawn import draw, drawn_task
 from concur_batch.workload.schema import Synthetic
 from concur_batch.workload.seeds import agent_id, agent_seed
 from tools_env.spec import ToolResult
@@ -113,18 +112,16 @@ def _exchange(row: Row) -> Exchange:
 
 
 def _drawn(section: Synthetic, number: int, shared: TokenIds, ordinary: TokenIds) -> AgentSpec:
-    task = f"drawn-{number:06d}"
-    draw = random.Random(f"{section.seed}/{number}")
-    ids = np.random.default_rng(draw.getrandbits(64))
-    turns = draw.randint(*section.turns)
+    task = drawn_task(number)
+    drawn = draw(section, number)
+    ids = np.random.default_rng(drawn.ids_seed)
     steps = []
-    for turn in range(turns):
-        span = section.observation_tokens if turn else section.prompt_tokens
-        new_ids = ids.choice(ordinary, draw.randint(*span))
-        if turn == 0:
+    for turn in drawn.turns:
+        new_ids = ids.choice(ordinary, turn.new_tokens)
+        if not steps:
             new_ids = np.concatenate((shared, new_ids))
-        calls = (Exchange("work", {}, ToolResult("ok", "", _log_uniform(draw, section.tool_seconds))),)
-        steps.append(Step(new_ids.astype(np.int32), draw.randint(*section.output_tokens), calls[: turn + 1 < turns]))
+        calls = () if turn.tool_seconds is None else (Exchange("work", {}, ToolResult("ok", "", turn.tool_seconds)),)
+        steps.append(Step(new_ids.astype(np.int32), turn.output_tokens, calls))
     return AgentSpec(
         agent_id=agent_id(task, 0),
         task_id=task,
@@ -133,8 +130,3 @@ def _drawn(section: Synthetic, number: int, shared: TokenIds, ordinary: TokenIds
         prompt="",
         trajectory=Trajectory(tuple(steps), Ending("finished", "answer")),
     )
-
-
-def _log_uniform(draw: random.Random, span: tuple[float, float]) -> float:
-    low, high = span
-    return math.exp(draw.uniform(math.log(low), math.log(high))) if high else 0.0

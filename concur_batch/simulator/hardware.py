@@ -173,14 +173,17 @@ class Deployment:
         """That the KV pool holds."""
         return int(self._pool_bytes / self.kv_bytes_per_token_per_rank)
 
-    def host_pool_tokens(self, ratio: float | None = None, size_gb: float | None = None) -> int:
-        """That HiCache's pool in host memory holds: `size_gb` a rank, or `ratio` device pools (None: SGLang's), cut to
-        what fits the host's memory. 0 where the model fits no token."""
+    def host_pool_tokens(
+        self, ratio: float | None = None, size_gb: float | None = None, device_tokens: int | None = None
+    ) -> int:
+        """That HiCache's pool in host memory holds: `size_gb` a rank, or `ratio` (None: SGLang's) times
+        `device_tokens` (None: `pool_tokens`); cut to what fits the host's memory."""
         room_bytes = self.node.host_memory_gb * _GB * self.rules.host_memory_share / self.ranks_per_node
+        room_tokens = room_bytes / self.kv_bytes_per_token_per_rank
         if size_gb is not None:
-            return int(min(size_gb * _GB, room_bytes) / self.kv_bytes_per_token_per_rank)
-        wanted = self.pool_tokens * (self.rules.host_ratio if ratio is None else ratio)
-        return int(min(wanted, room_bytes / self.kv_bytes_per_token_per_rank))
+            return int(min(size_gb * _GB / self.kv_bytes_per_token_per_rank, room_tokens))
+        wanted = (device_tokens or self.pool_tokens) * (self.rules.host_ratio if ratio is None else ratio)
+        return int(min(wanted, room_tokens))
 
     def cost_model(self) -> CostModel:
         """What a step takes on these GPUs. Each rank does its share, and all wait for the all-reduces: two a layer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,25 +41,36 @@ class Loaded:
     source: Source
 
 
-def load(path: Path | str, overrides: Sequence[str] = ()) -> Loaded:
-    """Read a workload file, with the overrides applied in their order.
+# What a simulation reads of all the files that a workload names.
+SIMULATED = frozenset(("tasks", "replay"))
+
+
+def load(path: Path | str, overrides: Sequence[str] = (), needed: Container[str] | None = None) -> Loaded:
+    """Read a workload file, with the overrides applied in their order; of the files that its blocks name, those of the
+    `needed` ones must be there (None: of all).
 
     Raises InputError with everything that is wrong: YAML, unknown keys, wrong values, missing files. If anything is,
     the tasks are read as well, as far as they can be, so that their problems are told at once too.
     """
     source, base_dir = _read(Path(path))
-    return _load(source, Path(path), base_dir, overrides)
+    return _load(source, Path(path), base_dir, overrides, needed)
 
 
-def load_replay(path: Path | None, run: Path, overrides: Sequence[str] = ()) -> Loaded:
+def load_replay(
+    path: Path | None,
+    run: Path,
+    overrides: Sequence[str] = (),
+    needed: Container[str] | None = None,
+    option: str = "--replay",
+) -> Loaded:
     """The same to replay a run's agents under this workload file, or under the run's own workload where it is None.
 
-    Raises InputError with everything that is wrong, also where `run` is no run's directory.
+    Raises InputError with everything that is wrong, also where `run`, which `option` named, is no run's directory.
     """
     try:
         manifest = read_manifest(run)
     except TraceError as error:
-        raise InputError([Problem("--replay", None, "", str(error), "give one that `concur run` has made")]) from None
+        raise InputError([Problem(option, None, "", str(error), "give one that `concur run` has made")]) from None
     if path is None:
         path = run / MANIFEST
         values = {**manifest["workload"], "output": str(run.resolve().parent)}
@@ -71,18 +82,20 @@ def load_replay(path: Path | None, run: Path, overrides: Sequence[str] = ()) -> 
         source.value.pop(key, None)
         source.forget((key,))
     source.value["replay"] = {"run": str(run.resolve())}
-    return _load(source, path, base_dir, overrides)
+    return _load(source, path, base_dir, overrides, needed)
 
 
-def _load(source: Source, path: Path, base_dir: Path, overrides: Sequence[str]) -> Loaded:
+def _load(
+    source: Source, path: Path, base_dir: Path, overrides: Sequence[str], needed: Container[str] | None
+) -> Loaded:
     problems = _apply(source, overrides)
     _fill_default_tags(source)
     make_absolute(source, base_dir)
     workload, readable, found = _validate(source)
     problems += found
-    problems += missing_places(source)
+    problems += missing_places(source, needed)
     system, system_problems = _system_prompt(source)
-    problems += system_problems
+    problems += system_problems if needed is None or "agent" in needed else []
     if workload is None or problems:
         raise InputError(_in_order(source.file, [*problems, *_task_problems(source, readable, problems)]))
     return Loaded(workload, path, base_dir, system, source)

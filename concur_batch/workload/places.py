@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ def make_absolute(source: Source, base_dir: Path) -> None:
             _put(source.value, path, os.path.normpath(start / os.path.expanduser(value)))  # noqa: PTH111 - never raises
 
 
-def missing_places(source: Source) -> list[Problem]:
-    """A problem for each file, directory or environment variable that must exist and does not."""
+def missing_places(source: Source, needed: Container[str] | None = None) -> list[Problem]:
+    """A problem for each file, directory or environment variable that must exist and does not; of the `needed` blocks,
+    or of all."""
     problems = []
     for path, _, value in leaves(source.value):
-        if isinstance(value, str):
+        if isinstance(value, str) and (needed is None or path[0] in needed):
             try:
                 found = _missing(path, value)
             except OSError as error:  # a name too long, a directory that may not be read

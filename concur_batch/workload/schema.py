@@ -520,8 +520,8 @@ Verify = Annotated[VerifyCommand | VerifyAnswer, Field(discriminator="kind")]
 
 
 class Simulate(Section):
-    """The hardware on which `concur simulate` plays this workload; `concur run` does not read it. What is not given here
-    is taken from `engine` where it tells it."""
+    """The hardware on which `concur simulate` plays this workload; `concur run` does not read it. What is not given is
+    taken from `engine` where it tells it."""
 
     gpu: str | None = Field(
         None, description="GPU of the catalogue: h100, h200, a100, l40s. Needed unless `engine` is simulated."

@@ -1,0 +1,129 @@
+"""Forecasts as a table for the terminal, the lines below it, and as plain data. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.table import Table
+
+from concur_batch.bench.forecast import Forecast, Outcome, Recommendation, compare, reference_of
+from concur_batch.report.text import amount, share
+
+_COLUMNS = (
+    *("setting", "simulated s", "speed-up", "hits: device", "host", "recomputed", "of computed", "evicted"),
+    *("retractions", "W mean", "W max", "cuts"),
+)
+_FIGURES = (
+    *("device_hit_rate", "host_hit_rate", "recomputed_tokens", "recomputed_share", "evicted_tokens", "retractions"),
+    *("window_mean", "window_max", "cuts"),
+)
+# What docs/simulator.md tells at length.
+LEFT_OUT = (
+    "Left out: time outside the engine (parsing, HTTP, scheduling of tools), CPU-bound servers, speculative decoding, "
+    "mixed prefill and decode, sharing of prompts among the samples of a task; costs come from specifications and "
+    "calibrated efficiencies: see docs/simulator.md"
+)
+
+
+def as_table(outcome: Outcome) -> Table:
+    """One row a setting: medians over the variations."""
+    first = outcome.forecasts[0]
+    reference = reference_of(outcome.forecasts)
+    work = first.predictions[0].work
+    turns = sum(row["turns"] for row in work)
+    shared = {forecast.hardware for forecast in outcome.forecasts}
+    title = f"SIMULATED: {len(work):,} agents, {turns:,} turns; medians of {outcome.of}"
+    title += f"\n{first.hardware}" if len(shared) == 1 else ""
+    table = Table(title=title, title_justify="left", caption=f"speed-up: over {reference.name}", caption_justify="left")
+    for number, column in enumerate(_COLUMNS):
+        table.add_column(column, justify="right" if number else "left", no_wrap=number != 0)
+    for forecast in outcome.forecasts:
+        told = f"\n{forecast.hardware}" if len(shared) > 1 else ""
+        table.add_row(f"{forecast.name}{told}", *_cells(forecast, reference))
+    return table
+
+
+def notes(outcome: Outcome, best: Recommendation) -> Iterator[str]:
+    """What the table does not say, a line each."""
+    reference = reference_of(outcome.forecasts)
+    for forecast in outcome.forecasts:
+        for line in compare(reference, forecast).differences:
+            yield f"No speed-up of {forecast.name}: its work is not that of {reference.name}: {line}"
+    recorded = outcome.recorded
+    if recorded is not None:
+        told = f"{recorded.name} itself took {recorded.seconds:,.1f} s ({recorded.policy})"
+        if recorded.own is not None:
+            simulated = recorded.own.predictions[0].seconds
+            told += f"; simulated as recorded {simulated:,.1f} s, {simulated / recorded.seconds - 1:+.0%}"
+        yield told
+        if recorded.fit is not None:
+            fit = recorded.fit
+            yield (
+                f"Costs are fitted to {fit.turns:,} turns of it, for no GPU is named: mean error {fit.prefill_error:.0%} "
+                f"of prefill seconds, {fit.decode_error:.0%} of decode seconds"
+            )
+        if recorded.left_out:
+            yield f"{recorded.left_out:,} agents of it are left out: they did not come to an end of their own"
+    yield f"Recommended: {best.text(outcome.of)}"
+    yield LEFT_OUT
+
+
+def as_json(outcome: Outcome, best: Recommendation) -> dict[str, Any]:
+    """The same as plain data; `seconds` are by variation, the other figures medians."""
+    reference = reference_of(outcome.forecasts)
+    recorded = outcome.recorded
+    return {
+        "simulated": True,
+        "agents": len(outcome.forecasts[0].predictions[0].work),
+        "variations": list(outcome.variations),
+        "reference": reference.name,
+        "settings": [_plain(forecast, reference) for forecast in outcome.forecasts],
+        "recorded": None if recorded is None else {
+            "run": recorded.name,
+            "seconds": recorded.seconds,
+            "policy": recorded.policy,
+            "simulated_seconds": recorded.own.predictions[0].seconds if recorded.own is not None else None,
+            "agents_left_out": recorded.left_out,
+            "costs": "named" if recorded.fit is None else "fitted",
+            "prefill_error": recorded.fit.prefill_error if recorded.fit is not None else None,
+            "decode_error": recorded.fit.decode_error if recorded.fit is not None else None,
+        },
+        "recommended": best.best.name,
+        "next": best.second.name if best.second is not None else None,
+        "margins": list(best.margins),
+        "sure": best.sure,
+        "why": best.text(outcome.of),
+        "left_out": LEFT_OUT,
+    }  # fmt: skip
+
+
+def _cells(forecast: Forecast, reference: Forecast) -> Iterator[str]:
+    low, high = min(forecast.seconds), max(forecast.seconds)
+    spread = f" ({low:,.0f} to {high:,.0f})" if len(forecast.seconds) > 1 else ""
+    figures = {name: forecast.median(name) for name in _FIGURES}
+    speed_up = compare(reference, forecast).speed_up
+    yield f"{forecast.median_seconds:,.1f}{spread}"
+    yield "other work" if speed_up is None else f"{speed_up:.2f}"
+    for name in ("device_hit_rate", "host_hit_rate"):
+        yield share(figures[name])
+    yield amount(figures["recomputed_tokens"] or 0)
+    yield share(figures["recomputed_share"])
+    yield amount(figures["evicted_tokens"] or 0)
+    yield f"{figures['retractions']:.0f}"
+    yield "–" if figures["window_mean"] is None else f"{figures['window_mean']:.1f}"
+    yield "–" if figures["window_max"] is None else f"{figures['window_max']:.0f}"
+    yield f"{figures['cuts']:.0f}"
+
+
+def _plain(forecast: Forecast, reference: Forecast) -> dict[str, Any]:
+    comparison = compare(reference, forecast)
+    return {
+        "name": forecast.name,
+        "hardware": forecast.hardware,
+        "seconds": forecast.seconds,
+        "seconds_median": forecast.median_seconds,
+        "speed_up": comparison.speed_up,
+        "other_work": list(comparison.differences),
+        **{name: forecast.median(name) for name in _FIGURES},
+    }

@@ -1,0 +1,204 @@
+"""What `concur simulate` compares: settings of a workload, each with its hardware and load, and their simulated batches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.progress import track
+
+from concur_batch.agent.spec import AgentSpec
+from concur_batch.bench.fit import COLUMNS, Fit, fit_costs
+from concur_batch.bench.forecast import Forecast, Outcome, RecordedRun
+from concur_batch.bench.plan import EnginePlan
+from concur_batch.bench.plans import Load, drawn_load, replayed_load
+from concur_batch.bench.simulations import Simulation, simulate_all
+from concur_batch.bench.variation import Variation, perturbed, seeded
+from concur_batch.driver.replay import recorded_agents
+from concur_batch.trace.reading import Run
+from concur_batch.workload.drawn import drawn_task
+from concur_batch.workload.errors import InputError, Problem
+from concur_batch.workload.hardware import Hardware, Recorded, hardware_of, has_costs
+from concur_batch.workload.loading import SIMULATED, Loaded, load, load_replay, load_tasks
+from concur_batch.workload.schema import Trajectories
+from concur_batch.workload.seeds import agent_id
+from concur_batch.workload.sweep import Setting, Sweep, make_settings
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A setting, the workload that it makes, and what that is simulated on."""
+
+    setting: Setting
+    loaded: Loaded
+    hardware: Hardware
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where all settings of a study come from: a workload file, or a recorded run, or both; `run` is replayed."""
+
+    file: Path | None
+    run: Path | None
+    overrides: tuple[str, ...]
+
+    def read(self, overrides: Sequence[str]) -> Loaded:
+        """The workload under more overrides. Raises InputError."""
+        given = [*self.overrides, *overrides]
+        if self.run is not None:
+            return load_replay(self.file, self.run, given, SIMULATED, "--from")
+        assert self.file is not None, "one of the two is given"
+        return load(self.file, given, SIMULATED)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorded run, each part of it read when it is needed first."""
+
+    run: Run
+
+    @cached_property
+    def agents(self) -> tuple[list[AgentSpec], int]:
+        """Those to replay, and how many are not. Raises TraceError."""
+        return recorded_agents(self.run)
+
+    @cached_property
+    def fit(self) -> Fit:
+        """Raises CannotFit and TraceError."""
+        return fit_costs(self.run.table("turns", columns=list(COLUMNS)).to_pylist())
+
+    @property
+    def seconds(self) -> float:
+        """From the first agent's start to the last one's end."""
+        final = self.run.agents_final()
+        return float(pc.max(final["ended_seconds"]).as_py() - pc.min(final["started_seconds"]).as_py())
+
+
+@dataclass(frozen=True)
+class Study:
+    """The cases; `recording` is what they replay, None where their loads are drawn."""
+
+    cases: tuple[Case, ...]
+    recording: Recording | None
+    _loads: dict[tuple[int, str], Load] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: Source, policies: Sequence[str], sweeps: Sequence[Sweep]) -> Study:
+        """Every policy (none given: the workload's own, and none) under every combination of the swept values.
+
+        Raises InputError with what is wrong with any of them, CannotFit where a run's costs cannot be told, TraceError.
+        """
+        own = source.read(()) if not policies else source.read([f"control.policy={policies[0]}"])
+        policies = policies or list(dict.fromkeys([own.workload.control.policy, "none"]))
+        for sweep in sweeps:
+            if not any(sweep.concerns(policy) for policy in policies):
+                raise InputError([Problem(f"--sweep {sweep.key}", None, "", "no policy of these has the key",
+                                          "give one that has it as --policy")])  # fmt: skip
+        replay = own.workload.replay
+        recording = Recording(Run(replay.run)) if replay is not None and replay.run is not None else None
+        cases = []
+        for setting in make_settings(policies, sweeps):
+            loaded = source.read(setting.overrides)
+            cases.append(Case(setting, loaded, _hardware(loaded, recording)))
+        return cls(tuple(cases), recording)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether another seed would draw another load."""
+        return self.recording is None
+
+    def simulated(self, seeds: int) -> Outcome:
+        """Simulate every case under every variation. Raises InputError, and RuntimeError where agents wait for ever."""
+        if self.drawn:
+            variations, of = seeded(seeds), f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
+        else:
+            tiers = any(engine.hicache for case in self.cases for engine in case.hardware.engines.values())
+            variations = perturbed(host_link=tiers)
+            of = f"{len(variations)} variations (as recorded, and tool times and costs ±20 % one at a time)"
+        simulations = [self._simulation(case, variation) for case in self.cases for variation in variations]
+        found = simulate_all(simulations)
+        if sys.stderr.isatty():
+            found = track(found, "simulating", len(simulations), console=Console(stderr=True), transient=True)  # type: ignore[assignment]
+        predictions = list(found)
+        count = len(variations)
+        forecasts = tuple(
+            Forecast(case.setting.name, case.hardware.told, tuple(predictions[number * count : (number + 1) * count]))
+            for number, case in enumerate(self.cases)
+        )
+        return Outcome(forecasts, of, tuple(each.name for each in variations), self._recorded(forecasts))
+
+    def _simulation(self, case: Case, variation: Variation) -> Simulation:
+        cost = variation.of_cost(case.hardware.cost)
+        engines = {name: EnginePlan(config, cost) for name, config in case.hardware.engines.items()}
+        load = variation.of_load(partial(self._load, case.loaded))
+        return Simulation(load, case.loaded.workload.control, engines)
+
+    def _load(self, loaded: Loaded, seed: int) -> Load:
+        """What the agents do; the same for settings that do not change it."""
+        workload = loaded.workload
+        section = workload.simulate.load if workload.simulate is not None else None
+        told = [part.model_dump_json() for part in (workload.tasks, workload.replay, section) if part is not None]
+        key = (seed, "".join(told))
+        if key not in self._loads:
+            self._loads[key] = self._make_load(loaded, seed)
+        return self._loads[key]
+
+    def _make_load(self, loaded: Loaded, seed: int) -> Load:
+        workload = loaded.workload
+        replay = workload.replay
+        if self.recording is not None:
+            agents, _ = self.recording.agents
+            assert replay is not None, "it is what is recorded"
+            if not agents:
+                reason = f"no agent of {self.recording.run.path.name} came to an end of its own"
+                mend = "give a run whose agents have ended"
+                raise InputError([loaded.source.problem(("replay", "run"), reason, mend)])
+            return replayed_load(agents[: replay.limit])
+        if replay is not None:
+            assert replay.synthetic is not None, "a replay has one source"
+            names = [agent_id(drawn_task(number), 0) for number in range(replay.synthetic.agents)]
+            return drawn_load(_reseeded(replay.synthetic, seed), names[: replay.limit])
+        assert workload.tasks is not None, "a workload has tasks or a replay"
+        if workload.simulate is None or workload.simulate.load is None:
+            reason = "the tasks do not tell how long their agents' turns are"
+            mend = "add `simulate: {load: …}` with lengths, or take those of a recorded run: --from RUN"
+            raise InputError([loaded.source.problem(("simulate", "load"), reason, mend)])
+        tasks = load_tasks(loaded)
+        names = [agent_id(task.id, sample) for sample in range(workload.tasks.samples) for task in tasks]
+        return drawn_load(_reseeded(workload.simulate.load, seed), names)
+
+    def _recorded(self, forecasts: Sequence[Forecast]) -> RecordedRun | None:
+        """How the recorded run itself went, beside its own setting where that is among those simulated."""
+        if self.recording is None:
+            return None
+        manifest = self.recording.run.manifest
+        control = manifest["workload"]["control"]
+        own = next(
+            (forecast for case, forecast in zip(self.cases, forecasts, strict=True)
+             if case.loaded.workload.control.model_dump(mode="json") == control), None
+        )  # fmt: skip
+        fitted = not has_costs(self.cases[0].loaded)
+        return RecordedRun(
+            name=manifest["run"],
+            seconds=self.recording.seconds,
+            policy=control["policy"],
+            own=own,
+            left_out=self.recording.agents[1],
+            fit=self.recording.fit if fitted else None,
+        )
+
+
+def _hardware(loaded: Loaded, recording: Recording | None) -> Hardware:
+    if recording is None:
+        return hardware_of(loaded)
+    fitted = None if has_costs(loaded) else recording.fit.cost
+    return hardware_of(loaded, Recorded.of(recording.run.manifest), fitted)
+
+
+def _reseeded(section: Trajectories, seed: int) -> Trajectories:
+    return section.model_copy(update={"seed": section.seed + seed})
