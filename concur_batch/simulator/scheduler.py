@@ -27,7 +27,7 @@ class Totals:
     `input_tokens`, `device_hit_tokens` and `host_hit_tokens` count first attempts only; `computed_tokens` and
     `cached_tokens` count every prefill, recomputation after a retraction included. `reload_seconds` are those of the
     copies, `reload_wait_seconds` what prefill batches took longer for them, and `write_back_seconds` what steps waited
-    for evicted KV to be stored.
+    for evicted KV to be stored. `prefill_seconds` and `decode_seconds` are those of all such steps.
     """
 
     input_tokens: int = 0
@@ -42,6 +42,8 @@ class Totals:
     reload_seconds: float = 0.0
     reload_wait_seconds: float = 0.0
     write_back_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -112,8 +114,10 @@ class Scheduler:
     def complete(self, step: Step, now_seconds: float) -> None:
         """Let the launched step have its effects, at its end."""
         if step.decode_steps:
+            self.totals.decode_seconds += step.seconds
             self._complete_decode(step.decode_steps)
         else:
+            self.totals.prefill_seconds += step.seconds
             self._complete_prefill(step.prefill, now_seconds)
         if any(sequence.aborting for sequence in self.resident()):
             self._drop_aborting()

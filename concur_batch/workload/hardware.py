@@ -52,17 +52,22 @@ def has_costs(loaded: Loaded) -> bool:
     return isinstance(loaded.workload.engine, SimulatedEngine) or (section is not None and section.gpu is not None)
 
 
-def hardware_of(loaded: Loaded, recorded: Recorded | None = None, fitted: CostModel | None = None) -> Hardware:
+def hardware_of(
+    loaded: Loaded,
+    recorded: Recorded | None = None,
+    fitted: CostModel | None = None,
+    catalogue: Catalogue | None = None,
+) -> Hardware:
     """The workload's hardware, by its `simulate` section.
 
     A GPU that is named there decides sizes and costs. Else a simulated engine has its own, and the engine of a
     `recorded` run has the sizes that its manifest tells and the costs that were `fitted` to it. What the section says of
-    pools and cache goes before all of these. Raises InputError with what is missing or does not go together.
+    pools and cache goes before all of these. `catalogue` None: that of the package. Raises InputError with what is missing or does not go together.
     """
     workload, section = loaded.workload, loaded.workload.simulate or Simulate()
     try:
         if section.gpu is not None:
-            return _deployed(loaded, section, load_catalogue())
+            return _deployed(loaded, section, catalogue or load_catalogue())
         if isinstance(workload.engine, SimulatedEngine):
             return _own(workload.engine, section)
         if recorded is not None and fitted is not None:

@@ -85,8 +85,8 @@ def _lead(choice: Choice, results: Results) -> list[str]:
     lines = [
         "All seconds and rates here are simulated, by concur's own simulation of SGLang on H100s; the paper's figures "
         "stand beside them, after a semicolon.",
-        f"Median (least to most) of {choice.seeds} loads drawn with other seeds. Open in the paper, chosen once for all "
-        f"rows: request cap {REQUEST_CAP}, W from {INITIAL_WINDOW}, period {PERIOD_SECONDS:g} s, fixed windows "
+        f"Median (least to most) of {choice.seeds} loads drawn with other seeds. Open in the paper, chosen once for "
+        f"all rows: request cap {REQUEST_CAP}, W from {INITIAL_WINDOW}, period {PERIOD_SECONDS:g} s, fixed windows "
         f"{windows}, HiCache's host pool as large as the host's memory allows.",
     ]
     differences = results.all_work_differences()

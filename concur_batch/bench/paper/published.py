@@ -1,4 +1,4 @@
-"""What the CONCUR paper (arXiv 2601.22705) tells: every figure of its tables, and where they contradict each other. Pure.
+"""What the CONCUR paper (arXiv 2601.22705) tells: the figures of its tables, and where they do not agree. Pure.
 
 Rows and systems have the names of `cells`; a figure that the paper does not give is absent.
 """
@@ -61,7 +61,7 @@ ODDITIES: Mapping[str, tuple[str, ...]] = {
     ),
     "u_high": (
         "The paper labels the threshold tables in ms, but they repeat Table 1's seconds.",
-        "Its text says that U_high 0.4 costs 46 to 64 %; its table gives 44 % at TP4 (1,089 s, also TP4's request cap).",
+        "Its text says that U_high 0.4 costs 46 to 64 %; its table gives 44 % at TP4 (1,089 s, as its request cap).",
         "Its text says that U_high 0.8 costs 4 to 5 times; its table gives 5.2, 3.0 and 3.0.",
     ),
     "u_low": ("The paper labels the threshold tables in ms, but they repeat Table 1's seconds.",),

@@ -9,7 +9,7 @@ from concur_batch.bench.paper.cells import SYSTEMS, Cell
 from concur_batch.bench.paper.outcome import Outcome, outcome_of
 from concur_batch.bench.plan import EnginePlan
 from concur_batch.bench.plans import Load, drawn_load
-from concur_batch.workload.catalogue import Catalogue, load_catalogue
+from concur_batch.workload.catalogue import Catalogue
 from concur_batch.workload.hardware import Hardware, hardware_of
 from concur_batch.workload.loading import load
 from concur_batch.workload.schema import Synthetic
@@ -34,7 +34,7 @@ def read_row(row: str, *, hicache: bool = False, catalogue: Catalogue | None = N
     loaded = load(WORKLOADS / f"{row}.yaml", [_HICACHE] if hicache else [])
     replay = loaded.workload.replay
     assert replay is not None and replay.synthetic is not None, "the paper's loads are drawn"
-    return replay.synthetic, hardware_of(loaded, catalogue=catalogue or load_catalogue())
+    return replay.synthetic, hardware_of(loaded, catalogue=catalogue)
 
 
 def row_load(section: Synthetic, seed: int) -> Load:
