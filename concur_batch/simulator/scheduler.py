@@ -360,6 +360,8 @@ class Scheduler:
             return 0.0
         if min(sequence.remaining_outputs for sequence in self.running) <= step.decode_steps:
             return 0.0
+        if self._decode_need(1) > self.pool.reachable_tokens:
+            return 0.0  # somebody goes back to the queue, and the next step is shorter
         steps = self.quiet_steps(float("inf"), after_steps=step.decode_steps)
         kv_tokens = sum(sequence.kv_tokens for sequence in self.running) + len(self.running)
         return self.cost.decode_seconds(len(self.running), kv_tokens, steps)

@@ -49,7 +49,8 @@ class TieredCache(RadixCache):
         self.write_back = config.write_policy == "write_back"
         self._store_at_hits = _STORE_AT_HITS.get(config.write_policy, 0)
         self._host_heap: Heap = []
-        # write_back's only: on both tiers, so that the host's copy can be spared; the first loaded goes first.
+        # write_back's only: on both tiers, so that the host's copy can be spared, the first stored one first. Some are
+        # that no longer: they are found out when their turn comes.
         self._duplicates: dict[Node, None] = {}
         self._loading: list[Node] = []
 
@@ -106,6 +107,7 @@ class TieredCache(RadixCache):
     def _free(self, node: Node) -> None:
         if self.write_back and not node.on_host and self._take_host_room(len(node)):
             node.on_host = True
+            self._duplicates.setdefault(node)
             self.written_back_tokens += len(node)
         if not node.on_host:
             self._drop(node)
@@ -113,7 +115,6 @@ class TieredCache(RadixCache):
         node.on_device = False
         assert node.parent is not None
         node.parent.device_children -= 1
-        self._duplicates.pop(node, None)
         self._queue(node.parent)
         self._queue_host(node)
 
@@ -136,8 +137,7 @@ class TieredCache(RadixCache):
 
     def _split(self, node: Node, at: int) -> Node:
         upper = super()._split(node, at)
-        if node in self._duplicates:
-            self._duplicates[upper] = None
+        self._add_duplicates([upper])
         if node in self._loading:
             self._loading.append(upper)
         return upper
@@ -153,7 +153,7 @@ class TieredCache(RadixCache):
         if self.write_back:
             for node in nodes:
                 if node.on_device and node.on_host:
-                    self._duplicates[node] = None
+                    self._duplicates.setdefault(node)
 
     def _store(self, node: Node) -> None:
         """Copy `node` to the host, and before it those above it that have no copy; as far as there is room."""
@@ -216,7 +216,9 @@ class TieredCache(RadixCache):
             for node in list(self._duplicates):
                 if freed >= tokens:
                     return freed
-                if leaves or node.device_children or node.locks:
+                if not (node.on_device and node.on_host):
+                    del self._duplicates[node]
+                elif leaves or node.device_children or node.locks:
                     del self._duplicates[node]
                     freed += self._leave_host(node)
         return freed
