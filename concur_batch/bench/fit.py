@@ -1,8 +1,8 @@
 """Costs of an engine, fitted to the seconds that a run's turns tell. Pure.
 
-A prefill batch is in the table once for each of its turns, and while the engine prefills, nobody decodes. So turns whose
-prefills overlap count as one piece of prefill work, and what a turn's decoding lasted beyond such pieces went into its
-steps, each shared with all that decoded at the same time.
+A prefill batch is in the table once for each of its turns, and while the engine prefills, nobody decodes. So turns
+whose prefills overlap count as one piece of prefill work, and what a turn's decoding lasted beyond such pieces went
+into its steps, each shared with all that decoded at the same time.
 """
 
 from __future__ import annotations

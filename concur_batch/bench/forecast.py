@@ -27,6 +27,8 @@ class Forecast:
     name: str
     hardware: str
     predictions: tuple[Prediction, ...]
+    gpus: int | None = None
+    has_host_tier: bool = False
 
     @property
     def seconds(self) -> list[float]:
@@ -35,6 +37,16 @@ class Forecast:
     @property
     def median_seconds(self) -> float:
         return statistics.median(self.seconds)
+
+    @property
+    def oversized(self) -> int:
+        """Agents that no KV pool could hold to their end, at most in any variation."""
+        return max([row["status"] for row in each.work].count("oversized") for each in self.predictions)
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """Of the median batch; None where the GPUs are not known."""
+        return None if self.gpus is None else self.gpus * self.median_seconds / 3600
 
     def median(self, figure: str) -> float | None:
         """Of a figure over the variations; None where none has it."""
@@ -45,13 +57,15 @@ class Forecast:
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
     """The run whose agents are replayed: what it took itself, `own` the forecast of its own setting, how many of its
-    agents are left out, and the fit where its turns decide the costs."""
+    agents are left out, the tokens that its turns found in host memory, and the fit where its turns decide the
+    costs."""
 
     name: str
     seconds: float
     policy: str
     own: Forecast | None
     left_out: int
+    host_tokens: int
     fit: Fit | None
 
 
@@ -85,8 +99,8 @@ class Recommendation:
 
     @property
     def sure(self) -> Sureness:
-        """clear: faster in every variation, by 2 % at least in the median. likely: in four of five. open: less often, or
-        by less. unknown: fewer than three variations tell no spread."""
+        """clear: faster in every variation, by 2 % at least in the median. likely: in four of five. open: less often,
+        or by less. unknown: fewer than three variations tell no spread."""
         if len(self.margins) < _LEAST_VARIATIONS:
             return "unknown"
         wins = sum(margin > 0 for margin in self.margins)

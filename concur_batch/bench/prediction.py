@@ -37,9 +37,10 @@ class Prediction:
 def predict(result: BatchResult) -> Prediction:
     """The figures of a batch that has been simulated."""
     counters = list(result.counters.values())
-    looked_up = sum(each.prefill_input for each in counters)
+    computed = sum(each.prefill_input for each in counters)
     device = sum(each.prefill_device_hit for each in counters)
     host = sum(each.prefill_host_hit for each in counters)
+    looked_up = computed + device + host
     recomputed = sum(row["recomputed_tokens"] for row in result.agents)
     windows = _windows(result.control)
     return Prediction(
@@ -47,7 +48,7 @@ def predict(result: BatchResult) -> Prediction:
         device_hit_rate=_share(device, looked_up),
         host_hit_rate=_share(host, looked_up),
         recomputed_tokens=recomputed,
-        recomputed_share=_share(recomputed, looked_up - device - host),
+        recomputed_share=_share(recomputed, computed),
         evicted_tokens=sum(each.evicted for each in counters),
         retractions=sum(each.retracted_requests for each in counters),
         window_mean=sum(windows) / len(windows) if windows else None,

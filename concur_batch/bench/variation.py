@@ -46,9 +46,12 @@ def seeded(count: int) -> list[Variation]:
 
 def perturbed(*, host_link: bool) -> list[Variation]:
     """Of a load that is known once: as it is, and with tools and costs slower and faster."""
-    parts = ["tool_times", "prefill", "decode", *(["host_link"] if host_link else [])]
     found = [Variation("as recorded")]
-    for part in parts:
-        for change in (-_CHANGE, _CHANGE):
-            found.append(replace(found[0], name=f"{part} {change:+.0%}", **{part: 1 + change}))
+    for change in (-_CHANGE, _CHANGE):
+        factor, told = 1 + change, f"{change:+.0%}"
+        found.append(Variation(f"tool times {told}", tool_times=factor))
+        found.append(Variation(f"prefill {told}", prefill=factor))
+        found.append(Variation(f"decode {told}", decode=factor))
+        if host_link:
+            found.append(Variation(f"host link {told}", host_link=factor))
     return found

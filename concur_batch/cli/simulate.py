@@ -12,7 +12,7 @@ from rich.console import Console
 
 from concur_batch.bench.fit import CannotFit
 from concur_batch.bench.forecast import recommend
-from concur_batch.bench.forecast_table import as_json, as_table, notes
+from concur_batch.bench.forecast_table import as_json, as_table, heading, notes
 from concur_batch.cli.refusal import refuse
 from concur_batch.cli.study import Source, Study
 from concur_batch.trace.files import TraceError
@@ -21,6 +21,7 @@ from concur_batch.workload.explain import one_of
 from concur_batch.workload.sweep import POLICIES, read_sweep
 
 _SEEDS = 3
+_LEAST_WIDTH = 160
 
 
 def simulate(
@@ -49,7 +50,7 @@ def simulate(
         typer.Option("--from", help="Take lengths and tool times from this recorded run.", metavar="RUN"),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help=f"Draw the load so many times. Default: {_SEEDS}.", min=1, metavar="N")
+        int | None, typer.Option(help=f"Draw the load so many times. Default: {_SEEDS}.", metavar="N")
     ] = None,
     as_json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -59,6 +60,8 @@ def simulate(
     for name in policy or ():
         if name not in POLICIES:
             refuse(f"concur: --policy {name}: no such policy; {one_of(name, POLICIES)}", 2)
+    if seeds is not None and seeds < 1:
+        refuse(f"concur: --seeds {seeds}: there is nothing to simulate; give at least 1", 2)
     try:
         source = Source(workload, from_, tuple(set_ or ()))
         study = Study.of(source, policy or [], [read_sweep(text) for text in sweep or ()])
@@ -75,7 +78,10 @@ def simulate(
     if as_json_:
         print(json.dumps(as_json(outcome, best)))
     else:
-        console = Console()
+        # A row is one line, also where the terminal is narrower.
+        console = Console(width=max(Console().width, _LEAST_WIDTH))
+        for line in heading(outcome):
+            console.print(line, soft_wrap=True, highlight=False)
         console.print(as_table(outcome))
         for note in notes(outcome, best):
             console.print(note, soft_wrap=True, highlight=False)

@@ -1,9 +1,9 @@
-"""What `concur simulate` compares: settings of a workload, each with its hardware and load, and their simulated batches."""
+"""What `concur simulate` compares: settings of a workload, each with its hardware and its load."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from concur_batch.bench.fit import COLUMNS, Fit, fit_costs
 from concur_batch.bench.forecast import Forecast, Outcome, RecordedRun
 from concur_batch.bench.plan import EnginePlan
 from concur_batch.bench.plans import Load, drawn_load, replayed_load
+from concur_batch.bench.prediction import Prediction
 from concur_batch.bench.simulations import Simulation, simulate_all
 from concur_batch.bench.variation import Variation, perturbed, seeded
 from concur_batch.driver.replay import recorded_agents
@@ -27,7 +28,7 @@ from concur_batch.workload.hardware import Hardware, Recorded, hardware_of, has_
 from concur_batch.workload.loading import SIMULATED, Loaded, load, load_replay, load_tasks
 from concur_batch.workload.schema import Trajectories
 from concur_batch.workload.seeds import agent_id
-from concur_batch.workload.sweep import Setting, Sweep, make_settings
+from concur_batch.workload.sweep import POLICIES, Setting, Sweep, make_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,11 @@ class Recording:
         return fit_costs(self.run.table("turns", columns=list(COLUMNS)).to_pylist())
 
     @property
+    def host_tokens(self) -> int:
+        """That its turns found in host memory."""
+        return pc.sum(self.run.table("turns", columns=["cached_host_tokens"])["cached_host_tokens"]).as_py() or 0
+
+    @property
     def seconds(self) -> float:
         """From the first agent's start to the last one's end."""
         final = self.run.agents_final()
@@ -93,18 +99,18 @@ class Study:
 
         Raises InputError with what is wrong with any of them, CannotFit where a run's costs cannot be told, TraceError.
         """
-        own = source.read(()) if not policies else source.read([f"control.policy={policies[0]}"])
-        policies = policies or list(dict.fromkeys([own.workload.control.policy, "none"]))
+        policies = policies or list(dict.fromkeys([source.read(()).workload.control.policy, "none"]))
         for sweep in sweeps:
             if not any(sweep.concerns(policy) for policy in policies):
-                raise InputError([Problem(f"--sweep {sweep.key}", None, "", "no policy of these has the key",
-                                          "give one that has it as --policy")])  # fmt: skip
-        replay = own.workload.replay
+                reason, mend = "no policy of these has the key", "give one that has it as --policy"
+                raise InputError([Problem(f"--sweep {sweep.key}", None, "", reason, mend)])
+        settings = make_settings(policies, sweeps)
+        read = [source.read(setting.overrides) for setting in settings]
+        replay = read[0].workload.replay
         recording = Recording(Run(replay.run)) if replay is not None and replay.run is not None else None
-        cases = []
-        for setting in make_settings(policies, sweeps):
-            loaded = source.read(setting.overrides)
-            cases.append(Case(setting, loaded, _hardware(loaded, recording)))
+        cases = [
+            Case(setting, loaded, _hardware(loaded, recording)) for setting, loaded in zip(settings, read, strict=True)
+        ]
         return cls(tuple(cases), recording)
 
     @property
@@ -117,17 +123,22 @@ class Study:
         if self.drawn:
             variations, of = seeded(seeds), f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
         else:
-            tiers = any(engine.hicache for case in self.cases for engine in case.hardware.engines.values())
-            variations = perturbed(host_link=tiers)
+            variations = perturbed(host_link=any(case.hardware.has_host_tier for case in self.cases))
             of = f"{len(variations)} variations (as recorded, and tool times and costs ±20 % one at a time)"
         simulations = [self._simulation(case, variation) for case in self.cases for variation in variations]
-        found = simulate_all(simulations)
+        found: Iterable[Prediction] = simulate_all(simulations)
         if sys.stderr.isatty():
-            found = track(found, "simulating", len(simulations), console=Console(stderr=True), transient=True)  # type: ignore[assignment]
+            found = track(found, "simulating", len(simulations), console=Console(stderr=True), transient=True)
         predictions = list(found)
         count = len(variations)
         forecasts = tuple(
-            Forecast(case.setting.name, case.hardware.told, tuple(predictions[number * count : (number + 1) * count]))
+            Forecast(
+                case.setting.name,
+                case.hardware.told,
+                tuple(predictions[number * count : (number + 1) * count]),
+                gpus=case.hardware.gpus,
+                has_host_tier=case.hardware.has_host_tier,
+            )
             for number, case in enumerate(self.cases)
         )
         return Outcome(forecasts, of, tuple(each.name for each in variations), self._recorded(forecasts))
@@ -177,18 +188,21 @@ class Study:
         if self.recording is None:
             return None
         manifest = self.recording.run.manifest
-        control = manifest["workload"]["control"]
-        own = next(
-            (forecast for case, forecast in zip(self.cases, forecasts, strict=True)
-             if case.loaded.workload.control.model_dump(mode="json") == control), None
-        )  # fmt: skip
+        told = manifest["workload"]["control"]
+        control = POLICIES[told["policy"]].model_validate(told)  # with the defaults of keys that are newer than the run
+        own = [
+            forecast
+            for case, forecast in zip(self.cases, forecasts, strict=True)
+            if case.loaded.workload.control == control
+        ]
         fitted = not has_costs(self.cases[0].loaded)
         return RecordedRun(
             name=manifest["run"],
             seconds=self.recording.seconds,
-            policy=control["policy"],
-            own=own,
+            policy=told["policy"],
+            own=own[0] if own else None,
             left_out=self.recording.agents[1],
+            host_tokens=self.recording.host_tokens,
             fit=self.recording.fit if fitted else None,
         )
 

@@ -115,7 +115,7 @@ def _drawn(section: Synthetic, number: int, shared: TokenIds, ordinary: TokenIds
     task = drawn_task(number)
     drawn = draw(section, number)
     ids = np.random.default_rng(drawn.ids_seed)
-    steps = []
+    steps: list[Step] = []
     for turn in drawn.turns:
         new_ids = ids.choice(ordinary, turn.new_tokens)
         if not steps:

@@ -14,7 +14,7 @@ from concur_batch.simulator.hardware import Deployment, DoesNotFit
 from concur_batch.workload.catalogue import Catalogue, CatalogueError, load_catalogue
 from concur_batch.workload.errors import InputError
 from concur_batch.workload.loading import Loaded
-from concur_batch.workload.schema import HiCache, Launch, LaunchedEngine, SglangLaunch, SimulatedEngine, Simulate
+from concur_batch.workload.schema import HiCache, Launch, LaunchedEngine, SglangLaunch, Simulate, SimulatedEngine
 from concur_batch.workload.simulated import cost_model, engine_config
 
 
@@ -29,7 +29,8 @@ class Recorded:
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Recorded:
         """Of a run that never reached its engine there is nothing to tell: one pool of unknown size."""
-        engine = (manifest.get("engine") or [{}])[0]
+        told = manifest.get("engine")
+        engine = told[0] if isinstance(told, list) and told else {}
         return cls(
             pools=manifest.get("pools") or {"0": None},
             page_size=engine.get("page_size") or 1,
@@ -39,11 +40,17 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Engines by the names of their KV pools, all with the same costs; and what they are, in words."""
+    """Engines by the names of their KV pools, all with the same costs; what they are, in words; and how many GPUs, None
+    where none are named."""
 
     engines: Mapping[str, EngineConfig]
     cost: CostModel
     told: str
+    gpus: int | None = None
+
+    @property
+    def has_host_tier(self) -> bool:
+        return any(engine.hicache is not None for engine in self.engines.values())
 
 
 def has_costs(loaded: Loaded) -> bool:
@@ -61,8 +68,9 @@ def hardware_of(
     """The workload's hardware, by its `simulate` section.
 
     A GPU that is named there decides sizes and costs. Else a simulated engine has its own, and the engine of a
-    `recorded` run has the sizes that its manifest tells and the costs that were `fitted` to it. What the section says of
-    pools and cache goes before all of these. `catalogue` None: that of the package. Raises InputError with what is missing or does not go together.
+    `recorded` run has the sizes that its manifest tells and the costs that were `fitted` to it. What the section says
+    of pools and cache goes before all of these. `catalogue` None: that of the package. Raises InputError with what is
+    missing or does not go together.
     """
     workload, section = loaded.workload, loaded.workload.simulate or Simulate()
     try:
@@ -71,11 +79,10 @@ def hardware_of(
         if isinstance(workload.engine, SimulatedEngine):
             return _own(workload.engine, section)
         if recorded is not None and fitted is not None:
-            return _as_recorded(recorded, section, fitted)
+            return _as_recorded(loaded, recorded, section, fitted)
         known = ", ".join(load_catalogue().gpus)
-        raise CatalogueError(
-            f"no hardware is named; add `simulate: {{gpu: …}}` or --set simulate.gpu=…, one of {known}"
-        )
+        mend = f"add `simulate: {{gpu: …}}`, one of {known}, or --from a run whose turns tell the costs"
+        raise CatalogueError(f"no hardware is named; {mend}")
     except (CatalogueError, DoesNotFit) as error:
         reason, _, mend = str(error).partition("; ")
         mend = mend or "give more or larger GPUs, another tp, or a larger mem_fraction"
@@ -106,18 +113,19 @@ def _deployed(loaded: Loaded, section: Simulate, catalogue: Catalogue) -> Hardwa
         eviction=section.eviction,
         schedule=section.schedule,
     )
-    hicache = section.hicache or (launch.hicache if isinstance(launch, SglangLaunch) else None)
+    hicache = _hicache_of(loaded, section)
     if hicache is not None:
         config = replace(config, hicache=_host_tier(hicache, deployment, config.pool_tokens))
     pools = _pool_names(section.replicas or _replicas_of(loaded), launch.dp if launch is not None else 1)
     told = f"{deployment.name} on {deployment.tp} x {deployment.gpu.name}"
     told += f" ({deployment.nodes} nodes)" if deployment.nodes > 1 else ""
-    return Hardware(dict.fromkeys(pools, config), deployment.cost_model(), _told(told, [config], len(pools)))
+    told = _told(told, [config], len(pools))
+    return Hardware(dict.fromkeys(pools, config), deployment.cost_model(), told, deployment.tp * len(pools))
 
 
 def _own(engine: SimulatedEngine, section: Simulate) -> Hardware:
     """Of a simulated engine, whose clock may run faster than that of the tools and of control."""
-    config = _changed(engine_config(engine), section)
+    config = _changed(engine_config(engine), section, section.hicache)
     cost = cost_model(engine)
     scaled = {name: seconds / engine.time_scale for name, seconds in vars(cost).items() if name in _SECONDS}
     pools = _pool_names(section.replicas or engine.replicas, engine.dp_size)
@@ -125,25 +133,27 @@ def _own(engine: SimulatedEngine, section: Simulate) -> Hardware:
     return Hardware(dict.fromkeys(pools, config), replace(cost, **scaled), told)
 
 
-def _as_recorded(recorded: Recorded, section: Simulate, fitted: CostModel) -> Hardware:
+def _as_recorded(loaded: Loaded, recorded: Recorded, section: Simulate, fitted: CostModel) -> Hardware:
+    hicache = _hicache_of(loaded, section)
     engines = {}
     for name, tokens in recorded.pools.items():
-        if (section.pool_tokens or tokens) is None:
+        pool_tokens = section.pool_tokens or tokens
+        if pool_tokens is None:
             raise CatalogueError("the run does not tell the size of its KV pool; add simulate.pool_tokens")
-        config = EngineConfig(pool_tokens=section.pool_tokens or tokens, page_size=recorded.page_size)
+        config = EngineConfig(pool_tokens=pool_tokens, page_size=recorded.page_size)
         if recorded.context_tokens is not None:
             config = replace(config, context_tokens=recorded.context_tokens)
-        engines[name] = _changed(config, section)
+        engines[name] = _changed(config, section, hicache)
     if section.replicas is not None:
         engines = dict.fromkeys(_pool_names(section.replicas, 1), next(iter(engines.values())))
     told = _told("the run's engine, costs fitted to its turns", list(engines.values()), len(engines))
     return Hardware(engines, fitted, told)
 
 
-def _changed(config: EngineConfig, section: Simulate) -> EngineConfig:
+def _changed(config: EngineConfig, section: Simulate, hicache: HiCache | None) -> EngineConfig:
     """By what the section says of an engine whose GPU is not named."""
-    if section.hicache is not None:
-        raise CatalogueError("`hicache` needs to know the link to the host's memory; add simulate.gpu")
+    if hicache is not None:
+        raise CatalogueError("what HiCache takes depends on the link to the host's memory; add simulate.gpu")
     return replace(
         config,
         pool_tokens=section.pool_tokens or config.pool_tokens,
@@ -156,6 +166,11 @@ def _changed(config: EngineConfig, section: Simulate) -> EngineConfig:
 def _host_tier(hicache: HiCache, deployment: Deployment, pool_tokens: int) -> HiCacheConfig:
     tokens = deployment.host_pool_tokens(hicache.ratio, hicache.size_gb, pool_tokens)
     return HiCacheConfig(host_tokens=max(1, tokens), write_policy=hicache.write_policy)
+
+
+def _hicache_of(loaded: Loaded, section: Simulate) -> HiCache | None:
+    launch = _launch_of(loaded)
+    return section.hicache or (launch.hicache if isinstance(launch, SglangLaunch) else None)
 
 
 def _launch_of(loaded: Loaded) -> Launch | None:
