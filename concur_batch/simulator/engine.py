@@ -18,8 +18,8 @@ class Counters:
 
     Gauges: `running`, `waiting`; `kv_used` (locked, or a running request's own) + `kv_evictable` (cached, unused) +
     `kv_available` = `max_total`. Cumulative: all others. `prefill_input` and `prefill_device_hit` count first
-    attempts, `prefill_compute` and `prefill_cache` every prefill. `prefill_seconds` and `decode_seconds` are those of all
-    such steps.
+    attempts, `prefill_compute` and `prefill_cache` every prefill. `prefill_seconds` and `decode_seconds` are those of
+    all such steps.
 
     Of HiCache: the gauges `host_used` and `host_total`; `offloaded` to the host, `reloaded` from it, `host_dropped`:
     evicted from the device without a copy on the host, `host_evicted` from the host. `reload_seconds` are those of the

@@ -26,7 +26,9 @@ from concur_batch.simulator.cost import CostModel
 ABOVE_0 = st.floats(1e-3, 1e6)
 
 
-def outcome(row: str, system: str, seconds: float, *, seed: int = 0, hit: float = 0.5, turns: int = 4, **figures: float) -> Outcome:  # fmt: skip
+def outcome(
+    row: str, system: str, seconds: float, *, seed: int = 0, hit: float = 0.5, turns: int = 4, **figures: float
+) -> Outcome:
     """An outcome of one agent with 1,000 tokens looked up, `hit` of them on the device."""
     work = {"task_id": "a", "sample": 0, "final": True, "status": "finished", "turns": turns}
     work |= {"input_tokens": 1000, "output_tokens": 100, "tool_calls": turns - 1}
@@ -125,13 +127,14 @@ def four(seconds: Mapping[str, float], hits: Mapping[str, float]) -> list[Outcom
     return [outcome(row, system, seconds[system], hit=hits[system]) for row in ROWS for system in seconds]
 
 
+FASTEST = "CONCUR is the fastest of the four in all six rows"
 GOOD = {"none": 300.0, "request_cap": 310.0, "hicache": 200.0, "concur": 100.0}
 HITS = {"none": 0.3, "request_cap": 0.3, "hicache": 0.97, "concur": 0.8}
 
 
 def test_aims_are_met() -> None:
     found = met(Results(four(GOOD, HITS)))
-    assert found["CONCUR is the fastest of the four in all six rows"] is True
+    assert found[FASTEST] is True
     assert found["the request cap does not raise the hit rate"] is True
     assert found["HiCache has the highest hit rate of all tiers"] is True
     assert found["and yet HiCache is slower than CONCUR"] is True
@@ -140,7 +143,7 @@ def test_aims_are_met() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "hits", "missed"), [
-    ({"hicache": 90.0}, {}, {"CONCUR is the fastest of the four in all six rows", "and yet HiCache is slower than CONCUR"}),
+    ({"hicache": 90.0}, {}, {FASTEST, "and yet HiCache is slower than CONCUR"}),
     ({}, {"request_cap": 0.4}, {"the request cap does not raise the hit rate"}),
     ({}, {"concur": 0.98}, {"HiCache has the highest hit rate of all tiers"}),
     ({}, {"none": 0.45, "request_cap": 0.45}, {"no control hits under 45 % at 40 DeepSeek agents"}),
@@ -162,8 +165,9 @@ def test_aims_of_thresholds_and_windows() -> None:
 
 
 def test_a_figure_is_the_median_with_its_spread() -> None:
-    results = Results([outcome("qwen3-32b-tp2", "concur", seconds, seed=seed) for seed, seconds in enumerate((9, 3, 4))])
-    figure = results.figure("qwen3-32b-tp2", "concur", lambda found: found.seconds, 8.0)
+    row = "qwen3-32b-tp2"
+    results = Results([outcome(row, "concur", seconds, seed=seed) for seed, seconds in enumerate((9, 3, 4))])
+    figure = results.figure(row, "concur", lambda found: found.seconds, 8.0)
     assert figure is not None
     assert (figure.median, figure.least, figure.most) == (4, 3, 9)
     assert figure.log_error == pytest.approx(math.log(0.5))

@@ -27,7 +27,7 @@ from concur_batch.bench.paper.page import render
 from concur_batch.bench.paper.results import Results
 from concur_batch.bench.paper.simulation import simulate
 from concur_batch.bench.paper.store import write_results
-from concur_batch.bench.paper.tables import Sheet, aim_sheet, error_sheet, sheets_of
+from concur_batch.bench.paper.tables import Sheet, aim_sheet, error_sheet, markdown, sheets_of
 from concur_batch.trace.files import make_directory, replacing
 
 _TITLE = "The tables of the CONCUR paper, simulated"
@@ -43,7 +43,7 @@ class Choice:
 
 
 def run_bench(choice: Choice, out: Path, console: Console) -> Results:
-    """Simulate, print the tables, and write results.parquet and index.html into `out`.
+    """Simulate, print the tables, and write results.parquet, tables.md and index.html into `out`.
 
     Raises InputError for a workload that cannot be used, and TraceError where `out` cannot be written.
     """
@@ -60,6 +60,8 @@ def run_bench(choice: Choice, out: Path, console: Console) -> Results:
     for sheet in sheets:
         _print(sheet, console)
     write_results(out / "results.parquet", results.rows())
+    with replacing(out / "tables.md") as temporary:
+        temporary.write_text("\n".join([*(f"{line}\n" for line in lead), *map(markdown, sheets)]), encoding="utf-8")
     with replacing(out / "index.html") as temporary:
         temporary.write_text(render(_TITLE, lead, sheets, plots_of(results, choice.parts)), encoding="utf-8")
     console.print(f"{out}/results.parquet, {out}/index.html", soft_wrap=True, highlight=False)

@@ -1,4 +1,4 @@
-"""`make fit-paper`: fit the catalogue's calibrated constants to some cells of Table 1, and tell how far off the rest are.
+"""`make fit-paper`: fit calibrated constants of the catalogue to some cells of Table 1, and tell how far off all are.
 
 Fitted are four constants to eight cells: no control and HiCache in four of the six rows. All of CONCUR, of the request
 cap, and of the two other rows is held out. One constant holds for every row; the script changes nothing itself, but

@@ -36,7 +36,7 @@ class System:
 def _concur(name: str, **thresholds: float) -> System:
     return System(
         name,
-        Concur(policy="concur", initial_window=INITIAL_WINDOW, period_seconds=PERIOD_SECONDS, **thresholds),  # type: ignore[arg-type]
+        Concur(policy="concur", initial_window=INITIAL_WINDOW, period_seconds=PERIOD_SECONDS, **thresholds),
     )
 
 

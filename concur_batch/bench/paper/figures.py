@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from io import StringIO
 from typing import Any
 
@@ -29,7 +29,7 @@ from concur_batch.bench.paper.simulation import read_row, row_load
 from concur_batch.bench.paper.transfer import contexts, restoring
 
 # Text stays text, and the same figures give the same file.
-_STYLE: Mapping[str, Any] = {"svg.fonttype": "none", "svg.hashsalt": "concur", "font.size": 9, "axes.grid": True,
+_STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "concur", "font.size": 9, "axes.grid": True,
                              "grid.alpha": 0.3, "axes.axisbelow": True}  # fmt: skip
 _COLOURS = {"none": "#9a9a9a", "request_cap": "#d08a2e", "hicache": "#4477aa", "concur": "#228833"}
 
@@ -43,8 +43,9 @@ def plots_of(results: Results, parts: Sequence[str]) -> list[Plot]:
     if "table2" in parts and results.has(DEEPSEEK_ROWS, FOUR):
         caption = "Table 2: hit rate of all tiers; bars simulated, diamonds the paper"
         plots.append(Plot("table2", caption, _drawn(6, 3, lambda canvas: _bars(canvas, results, TABLES["table2"]))))
-    thresholds = [part for part in ("u_high", "u_low") if part in parts and results.has(QWEN_ROWS, TABLES[part].systems)]
-    for part in thresholds:
+    for part in ("u_high", "u_low"):
+        if part not in parts or not results.has(QWEN_ROWS, TABLES[part].systems):
+            continue
         caption = f"{TABLES[part].title}: simulated (lines) and the paper (dashed)"
         plots.append(Plot(part, caption, _drawn(9, 2.8, lambda canvas, part=part: _lines(canvas, results, part))))  # type: ignore[misc]
     if "windows" in parts and results.has(TABLES["windows"].rows, TABLES["windows"].systems):
@@ -66,7 +67,7 @@ def plots_of(results: Results, parts: Sequence[str]) -> list[Plot]:
 
 
 def _drawn(width: float, height: float, draw: Callable[[Canvas], None]) -> str:
-    with matplotlib.rc_context(dict(_STYLE)):
+    with matplotlib.rc_context(_STYLE):
         canvas = Canvas(figsize=(width, height), layout="constrained")
         draw(canvas)
         text = StringIO()

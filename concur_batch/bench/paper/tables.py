@@ -8,7 +8,7 @@ from statistics import median
 
 from concur_batch.bench.paper import published
 from concur_batch.bench.paper.aims import aims_of, table_errors
-from concur_batch.bench.paper.cells import DECOMPOSED_ROW, LABELS, PARTS, TABLES, Table
+from concur_batch.bench.paper.cells import DECOMPOSED_ROW, LABELS, TABLES, Table
 from concur_batch.bench.paper.outcome import decomposition
 from concur_batch.bench.paper.results import Figure, Results, table_figure
 
@@ -59,6 +59,13 @@ def aim_sheet(results: Results) -> Sheet:
     """The check list."""
     lines = [(aim.name, aim.verdict, aim.detail) for aim in aims_of(results)]
     return Sheet("aims", "What the figures are to show", ("aim", "met", "simulated"), lines)
+
+
+def markdown(sheet: Sheet) -> str:
+    """The table for a document."""
+    lines = [sheet.columns, ["---"] * len(sheet.columns), *sheet.rows]
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"### {sheet.title} (simulated)\n\n{table}\n" + "".join(f"\n* {note}" for note in sheet.notes) + "\n"
 
 
 def _table_sheet(results: Results, table: Table, rows: Sequence[str]) -> Sheet:
@@ -112,7 +119,3 @@ def _ratio(results: Results, row: str, system: str) -> str:
     ratio = results.ratio(row, system)
     return "refused" if ratio is None else f"{ratio:.2f}"
 
-
-def all_parts() -> list[str]:
-    """Every part, in the order in which it is shown."""
-    return list(PARTS)
