@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from concur_batch.agent.claim import longest_seconds
 from concur_batch.bench.agent import PlannedAgent, Row, make_agents
 from concur_batch.bench.plan import EnginePlan, Plan
 from concur_batch.bench.reading import make_reading
@@ -78,7 +77,7 @@ class _Batch:
         self._serial = itertools.count()
         self._permits: deque[Permit] = deque()
         self._changed: dict[str, PlannedAgent] = {}  # began to generate or to use a tool since the last period
-        self._in_flight: dict[str, PlannedAgent] = {}  # by rid
+        self._in_flight: dict[str, dict[str, PlannedAgent]] = {name: {} for name in engines}  # by pool and rid
         self._scheduled: list[tuple[float, str]] = []
 
     def run(self) -> BatchResult:
@@ -156,10 +155,10 @@ class _Batch:
         except RequestRejected:
             self._find_small(agent, pool)
         else:
-            self._in_flight[agent.rid] = agent
+            self._in_flight[pool][agent.rid] = agent
 
     def _complete(self, pool: str, completion: Completion) -> None:
-        agent = self._in_flight.pop(completion.rid)
+        agent = self._in_flight[pool].pop(completion.rid)
         turn = agent.turn
         recomputed_tokens = agent.recomputed_tokens(completion, self._engines[pool].config.page_size)
         taken_seconds = self._now_seconds - agent.claim.since_seconds
@@ -214,8 +213,9 @@ class _Batch:
 
     def _stop(self, pool: str) -> None:
         del self._cores[pool]
-        for agent in [agent for agent in self._in_flight.values() if agent.claim.pool == pool]:
-            del self._in_flight[agent.rid]
+        lost = list(self._in_flight[pool].values())
+        self._in_flight[pool].clear()
+        for agent in lost:
             self._find_down(agent)
 
     def _restart(self, pool: str) -> None:
@@ -237,15 +237,17 @@ class _Batch:
         beats = [agent.claim.beat() for name, agent in self._changed.items() if name in self._living]
         self._changed.clear()
         self._governor.admission.beat([beat for beat in beats if beat is not None], self._now_seconds)
-        claims = [agent.claim for agent in self._in_flight.values()]
-        for pool, seconds in longest_seconds(claims, self._now_seconds).items():
-            self._governor.spent(pool, Spent(longest_seconds=seconds))
+        for pool, in_flight in self._in_flight.items():
+            if in_flight:  # of which the first has taken the longest
+                claim = next(iter(in_flight.values())).claim
+                self._governor.spent(pool, Spent(longest_seconds=self._now_seconds - claim.since_seconds))
         permits, rows = self._governor.period(self._readings, self._now_seconds)
         self._readings = {name: [] for name in self._engines}
         self._permits += permits
         self._control_rows += rows
 
     def _check_progress(self) -> None:
-        waits = all(agent.claim.waits for agent in self._living.values())
-        if waits and self._now_seconds - self._last_start_seconds > _DEADLOCK_SECONDS:
+        if self._now_seconds - self._last_start_seconds <= _DEADLOCK_SECONDS:
+            return
+        if all(agent.claim.waits for agent in self._living.values()):
             raise RuntimeError(f"{len(self._living)} agents wait and nobody goes on at {self._now_seconds} s")

@@ -56,13 +56,15 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The run whose agents are replayed: what it took itself, `own` the forecast of its own setting, how many of its
+    """The run whose agents are replayed: what it took itself, the tokens of its KV pools that it tells,
+    `own` the forecast of its own setting, how many of its
     agents are left out, the tokens that its turns found in host memory, and the fit where its turns decide the
     costs."""
 
     name: str
     seconds: float
     policy: str
+    pools: tuple[int, ...]
     own: Forecast | None
     left_out: int
     host_tokens: int
@@ -112,7 +114,7 @@ class Recommendation:
         """In words; `of` names the variations, as in "3 seeds"."""
         head = f"{self.best.name}: simulated {self.best.median_seconds:,.1f} s in the median of {of}"
         if self.second is None:
-            return f"{head}; there is no other setting to choose from"
+            return f"{head}; no other setting did the same work"
         count, wins = len(self.margins), sum(margin > 0 for margin in self.margins)
         least, middle, most = min(self.margins), statistics.median(self.margins), max(self.margins)
         verdict = {

@@ -63,7 +63,9 @@ def notes(outcome: Outcome, best: Recommendation) -> Iterator[str]:
             yield f"No speed-up of {forecast.name}: its work is not that of {reference.name}: {line}"
     recorded = outcome.recorded
     if recorded is not None:
-        told = f"{recorded.name} itself took {recorded.seconds:,.1f} s ({recorded.policy})"
+        sizes = " + ".join(f"{tokens:,}" for tokens in recorded.pools)
+        pools = f", KV pool of {sizes} tokens" if sizes else ""
+        told = f"{recorded.name} itself took {recorded.seconds:,.1f} s ({recorded.policy}{pools})"
         if recorded.own is not None:
             simulated = recorded.own.predictions[0].seconds
             told += f"; simulated as recorded {simulated:,.1f} s, {simulated / recorded.seconds - 1:+.1%}"
@@ -79,7 +81,8 @@ def notes(outcome: Outcome, best: Recommendation) -> Iterator[str]:
             yield f"{found}; give simulate.gpu and simulate.hicache"
         if recorded.left_out:
             yield f"{recorded.left_out:,} agents of it are left out: they did not come to an end of their own"
-    yield f"Recommended: {best.text(outcome.of)}"
+    if len(outcome.forecasts) > 1:
+        yield f"Recommended: {best.text(outcome.of)}"
     yield LEFT_OUT
 
 
@@ -97,6 +100,7 @@ def as_json(outcome: Outcome, best: Recommendation) -> dict[str, Any]:
             "run": recorded.name,
             "seconds": recorded.seconds,
             "policy": recorded.policy,
+            "pool_tokens": list(recorded.pools),
             "simulated_seconds": recorded.own.predictions[0].seconds if recorded.own is not None else None,
             "agents_left_out": recorded.left_out,
             "costs": "named" if recorded.fit is None else "fitted",

@@ -200,6 +200,7 @@ class Study:
             name=manifest["run"],
             seconds=self.recording.seconds,
             policy=told["policy"],
+            pools=tuple(tokens for tokens in Recorded.of(manifest).pools.values() if tokens is not None),
             own=own[0] if own else None,
             left_out=self.recording.agents[1],
             host_tokens=self.recording.host_tokens,

@@ -35,6 +35,7 @@ class Admission:
         self.suspended = False
         self.growth_tokens_per_turn = 0.0
         self._members: dict[str, Member] = {}
+        self._tally: Counter[tuple[str | None, State]] = Counter()  # members by pool and state
         self._held: Counter[str] = Counter()  # places held, by group
         self._pending = Queue(rules, 1, self._held)
         self._displaced = Queue(rules, 0, self._held)
@@ -78,7 +79,8 @@ class Admission:
                 continue
             # A longer history is another turn, even in the same state: all between went by unseen.
             if state is not member.state or context_tokens != member.context_tokens:
-                member.state, member.since_seconds = state, now_seconds
+                self._move(member, state, member.pool)
+                member.since_seconds = now_seconds
             if state is State.TOOL_WAIT or context_tokens > member.context_tokens:  # it has generated
                 member.forced = False
             if agent in window.holders:
@@ -155,6 +157,7 @@ class Admission:
             )
             member.since_seconds = now_seconds
             self._members[entry.agent] = member
+            self._tally[pool, entry.state] += 1
             if entry.holds_place and pool is not None:
                 self._seat(entry.agent, member, self.windows[pool])
             elif entry.state is not State.TOOL_WAIT:
@@ -178,9 +181,13 @@ class Admission:
 
     def counts(self) -> dict[State, int]:
         """Agents by state."""
-        counter = Counter(member.state for member in self._members.values())
+        counter = {state: sum(self.count(pool, state) for pool in (None, *self.windows)) for state in State}
         counter[State.FINISHED] = sum(window.finished for window in self.windows.values())
-        return {state: counter[state] for state in State}
+        return counter
+
+    def count(self, pool: str | None, state: State) -> int:
+        """Agents of a pool, None for those that no pool holds anything of, in a state."""
+        return self._tally[pool, state]
 
     def member(self, agent: str) -> Member | None:
         """The account of an agent, None for one that ended or was never here."""
@@ -201,6 +208,7 @@ class Admission:
     def _arrive(self, event: Event, member: Member | None) -> None:
         if member is None:
             member = self._members[event.agent] = Member(event.traits)
+            self._tally[member.pool, member.state] += 1
         elif (
             member.state is not State.TOOL_WAIT
             or event.epoch < member.granted
@@ -227,7 +235,7 @@ class Admission:
     def _wait(self, agent: str, member: Member, state: State) -> None:
         """Into the queue that the agent belongs to."""
         if member.pool is not None and self._may_move(member, self.windows[member.pool]):
-            member.pool = None
+            self._move(member, member.state, None)
         self._tickets += 1
         member.ticket = self._tickets
         self._enter_state(member, state)
@@ -272,6 +280,7 @@ class Admission:
         self._vacate(agent, member)
         self._queue_of(member).remove(agent, member)
         del self._members[agent]
+        self._tally[member.pool, member.state] -= 1
         # One that no pool holds anything of has to be on record somewhere.
         window = self.windows[member.pool or next(iter(self.windows))]
         window.finished += 1
@@ -315,11 +324,11 @@ class Admission:
     def _displace(self) -> None:
         """Let paused agents whose prefix is gone resume anywhere."""
         moving = {}
-        for window in self.windows.values():
+        for window in self.windows.values() if len(self.windows) > 1 else ():
             for agent in [agent for agent in window.paused if self._may_move(self._members[agent], window)]:
                 moving[agent] = member = self._members[agent]
                 window.paused.remove(agent, member)
-                member.pool = None
+                self._move(member, member.state, None)
         self._displaced.add(moving)
 
     def _may_move(self, member: Member, window: Window) -> bool:
@@ -397,14 +406,21 @@ class Admission:
             window.moves.resumed += 1
         elif not member.admitted:
             window.moves.admitted += 1
-        member.admitted, member.pool = True, window.name
+        member.admitted = True
         member.evicted_before = window.evicted_tokens
+        self._move(member, member.state, window.name)
         self._enter_state(member, State.ACTIVE)
         self._seat(agent, member, window)
         return self._permit(agent, window, allowed=True)
 
     def _enter_state(self, member: Member, state: State) -> None:
-        member.state, member.since_seconds = state, self._now_seconds
+        self._move(member, state, member.pool)
+        member.since_seconds = self._now_seconds
+
+    def _move(self, member: Member, state: State, pool: str | None) -> None:
+        self._tally[member.pool, member.state] -= 1
+        member.state, member.pool = state, pool
+        self._tally[pool, state] += 1
 
     def _permit(self, agent: str, window: Window, *, allowed: bool) -> Permit:
         member = self._members[agent]

@@ -6,7 +6,6 @@ The whole of control but its I/O. The Ray controller and the simulated batch dri
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,11 +123,11 @@ class Governor:
                 permits += self._miss(name, pool, now_seconds)
         verdicts = {name: self._verdict(name, pool, samples[name], now_seconds) for name, pool in self._pools.items()}
         permits += self.admission.resize({name: verdict.after for name, verdict in verdicts.items()}, now_seconds)
-        counts = Counter((member.pool, member.state) for _, member in self.admission.members())
         rows = []
         for name, pool in self._pools.items():
             # Those without a pool wait for a place in any: every window's row counts them.
-            states = Counter({state: counts[name, state] + counts[None, state] for state in State})
+            count = self.admission.count
+            states = {state: count(name, state) + count(None, state) for state in State}
             rows.append(self._row(name, pool, samples[name], verdicts[name], states, now_seconds))
         self.last_rows = {row["pool"]: row for row in rows}
         self._period += 1
@@ -177,7 +176,8 @@ class Governor:
         waiting = self.admission.waiting_elsewhere + len(window.paused)
         if self.admission.suspended:  # an idle engine says nothing of the batch
             return Verdict(window.capacity, window.capacity, Branch.HOLD, "paused by the operator")
-        generating = sum(member.state is State.ACTIVE for member in window.holders.values())
+        generating = self.admission.count(name, State.ACTIVE)
+        generating -= sum(member.state is State.ACTIVE for member in window.adrift.values())
         load = Load(now_seconds, generating, marked=len(window.marked), waiting=waiting)
         return pool.policy.step(window.capacity, sample, load)
 
@@ -186,7 +186,7 @@ class Governor:
         return math.ceil(spent.longest_seconds / self.control.period_seconds) + LAG_PERIODS
 
     def _row(
-        self, name: str, pool: _Pool, sample: Sample, verdict: Verdict, counts: Counter[State], now_seconds: float
+        self, name: str, pool: _Pool, sample: Sample, verdict: Verdict, counts: Mapping[State, int], now_seconds: float
     ) -> Row:
         window = self.admission.windows[name]
         moves, window.moves = window.moves, Moves()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import takewhile
 
 from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.cost import CostModel
@@ -135,11 +136,11 @@ class EngineCore:
         scheduler, pool, totals = self._scheduler, self._scheduler.pool, self._scheduler.totals
         tiers = pool.tiers
         scheduler.settle(self.now_seconds)
-        arrived = [s for s in self._arrivals if s.arrival_seconds <= self.now_seconds]
+        arrived = list(takewhile(lambda s: s.arrival_seconds <= self.now_seconds, self._arrivals))
         return Counters(
-            running=len(scheduler.resident()),
+            running=scheduler.resident_requests,
             waiting=len(scheduler.waiting) + len(arrived),
-            waiting_tokens=sum(s.filled_tokens for s in (*scheduler.waiting, *arrived)),
+            waiting_tokens=scheduler.waiting_tokens + sum(s.filled_tokens for s in arrived),
             kv_used=pool.used_tokens,
             kv_evictable=pool.evictable_tokens,
             kv_available=pool.available_tokens,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from concur_batch.simulator.node import TOKEN_BYTES
 from concur_batch.simulator.pool import KvPool
 from concur_batch.simulator.radix import RadixCache
 from concur_batch.simulator.sequence import Sequence
@@ -26,9 +25,8 @@ def by_longest_prefix(waiting: Iterable[Sequence], pool: KvPool) -> list[Sequenc
         ranks[sequence] = -cached_tokens
         if cached_tokens - pool.tree.resident(last)[1] > _LITTLE_CACHED_TOKENS:
             continue
-        tokens = sequence.tokens[: sequence.filled_tokens * TOKEN_BYTES]
-        if queued.match(tokens)[1] >= _MUCH_SHARED_TOKENS:
+        if queued.match(sequence.tokens, sequence.filled_tokens)[1] >= _MUCH_SHARED_TOKENS:
             ranks[sequence] = float("inf")
         else:
-            queued.insert(tokens)
+            queued.insert(sequence.tokens, sequence.filled_tokens)
     return sorted(ranks, key=ranks.__getitem__)

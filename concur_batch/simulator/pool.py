@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concur_batch.simulator.config import EngineConfig
-from concur_batch.simulator.node import TOKEN_BYTES, Node
+from concur_batch.simulator.node import Node
 from concur_batch.simulator.radix import RadixCache
 from concur_batch.simulator.sequence import Sequence
 from concur_batch.simulator.tiers import MIN_LOAD_TOKENS, TieredCache
@@ -59,7 +59,7 @@ class KvPool:
 
     def match(self, sequence: Sequence) -> tuple[Node, int]:
         """The end and the length of its cached prefix, which counts as used now."""
-        return self.tree.match(sequence.tokens[: (sequence.filled_tokens - 1) * TOKEN_BYTES])
+        return self.tree.match(sequence.tokens, sequence.filled_tokens - 1)
 
     def load(self, sequence: Sequence) -> int:
         """Bring an attached sequence's prefix back from the host: all of it, or nothing; the tokens loaded."""
@@ -79,10 +79,6 @@ class KvPool:
         sequence.kv_tokens = sequence.prefix_tokens
         return tokens
 
-    def growth_need(self, sequence: Sequence, tokens: int) -> int:
-        """What `tokens` more rows of it take from the pool."""
-        return self.in_pages(sequence.kv_tokens + tokens) - self.in_pages(sequence.kv_tokens)
-
     def make_room(self, tokens: int) -> None:
         """Evict what is short of `tokens` available ones."""
         shortfall = tokens - self.available_tokens
@@ -91,11 +87,14 @@ class KvPool:
 
     def grow(self, sequence: Sequence, tokens: int) -> None:
         """Take `tokens` more rows for it."""
-        need = self.growth_need(sequence, tokens)
-        self.make_room(need)
-        assert need <= self.available_tokens, "the scheduler took more than the pool has"
-        self._private_tokens += need
+        self.take(self.in_pages(sequence.kv_tokens + tokens) - self.in_pages(sequence.kv_tokens))
         sequence.kv_tokens += tokens
+
+    def take(self, tokens: int) -> None:
+        """Take `tokens` in whole pages for sequences, evicting what is short of them."""
+        self.make_room(tokens)
+        assert tokens <= self.available_tokens, "the scheduler took more than the pool has"
+        self._private_tokens += tokens
 
     def publish(self, sequence: Sequence) -> None:
         """Put its whole pages into the tree, for others to share; it keeps them locked."""
@@ -105,8 +104,7 @@ class KvPool:
         whole = sequence.kv_tokens - sequence.kv_tokens % self.page_size
         # Rows that another sequence has published meanwhile exist once from here on.
         self._private_tokens -= whole - sequence.prefix_tokens
-        tokens = sequence.tokens[: whole * TOKEN_BYTES]
-        node = self.tree.insert(tokens, old, sequence.prefix_tokens, sequence.published_tokens)
+        node = self.tree.insert(sequence.tokens, whole, old, sequence.prefix_tokens, sequence.published_tokens)
         sequence.published_tokens = whole
         prompt = sequence.input_tokens - sequence.input_tokens % self.page_size
         if 0 < prompt < whole:

@@ -34,20 +34,30 @@ class RadixCache:
         self._serial = 0
         self._heap: Heap = []
 
-    def match(self, tokens: bytes) -> tuple[Node, int]:
-        """The longest cached prefix, in whole pages: its last node and its length. Counts as an access."""
-        node, offset = self._descend(tokens, self.root, 0)
+    def match(self, tokens: bytes, length: int | None = None) -> tuple[Node, int]:
+        """The longest cached prefix, in whole pages: its last node and its length. Counts as an access.
+
+        Of `tokens`, the first `length` count, or all.
+        """
+        node, offset = self._descend(tokens, self.root, 0, self._end(tokens, length))
         self._touch(node)
         return node, offset // TOKEN_BYTES
 
-    def insert(self, tokens: bytes, under: Node | None = None, prefix_tokens: int = 0, counted_tokens: int = 0) -> Node:
-        """Make the whole pages of `tokens` resident; the node where they end. Counts as an access.
+    def insert(
+        self,
+        tokens: bytes,
+        length: int | None = None,
+        under: Node | None = None,
+        prefix_tokens: int = 0,
+        counted_tokens: int = 0,
+    ) -> Node:
+        """Make the whole pages of `tokens`, or of the first `length`, resident; the node where they end. An access.
 
         `under` may name a locked node at which the first `prefix_tokens` of `tokens` end: the walk starts there.
         Nodes that end beyond `counted_tokens`, which the same request has inserted before, count a hit.
         """
-        node, offset = self._descend(tokens, under or self.root, prefix_tokens * TOKEN_BYTES)
-        end = len(tokens) - len(tokens) % self._page_bytes
+        end = self._end(tokens, length)
+        node, offset = self._descend(tokens, under or self.root, prefix_tokens * TOKEN_BYTES, end)
         self._restore(node)
         if offset < end:
             node = self._add(tokens[offset:end], node)
@@ -168,24 +178,28 @@ class RadixCache:
             assert node.parent is not None
             node = node.parent
 
-    def _descend(self, tokens: bytes, node: Node, offset: int) -> tuple[Node, int]:
-        """Follow `tokens` from byte `offset`, at which `node` ends, splitting the node in which they diverge."""
+    def _end(self, tokens: bytes, length: int | None) -> int:
+        """The byte at which the whole pages of the first `length` tokens end. Nothing is copied to cut them off."""
+        size = len(tokens) if length is None else length * TOKEN_BYTES
+        return size - size % self._page_bytes
+
+    def _descend(self, tokens: bytes, node: Node, offset: int, end: int) -> tuple[Node, int]:
+        """Follow `tokens` from byte `offset`, at which `node` ends, to `end`, splitting where they part."""
         page = self._page_bytes
-        end = len(tokens) - len(tokens) % page
         while offset < end:
             child = node.children.get(tokens[offset : offset + page])
             if child is None:
                 break
-            if not tokens.startswith(child.tokens, offset):
-                shared = self._shared_bytes(child.tokens, tokens, offset)
+            if not tokens.startswith(child.tokens, offset, end):
+                shared = self._shared_bytes(child.tokens, tokens, offset, end)
                 return self._split(child, shared), offset + shared
             node = child
             offset += len(child.tokens)
         return node, offset
 
-    def _shared_bytes(self, segment: bytes, tokens: bytes, offset: int) -> int:
-        """Length of the common start of `segment` and `tokens[offset:]`, in whole pages."""
-        count = min(len(segment), len(tokens) - offset) // TOKEN_BYTES
+    def _shared_bytes(self, segment: bytes, tokens: bytes, offset: int, end: int) -> int:
+        """Length of the common start of `segment` and `tokens[offset:end]`, in whole pages."""
+        count = min(len(segment), end - offset) // TOKEN_BYTES
         ours = np.frombuffer(segment, dtype=np.int32, count=count)
         theirs = np.frombuffer(tokens, dtype=np.int32, count=count, offset=offset)
         different = ours != theirs

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from concur_batch.simulator.config import CLIP_NEW_TOKENS, EngineConfig
+from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.link import HostLink
 from concur_batch.simulator.ordering import MAX_ORDERED, by_longest_prefix
 from concur_batch.simulator.pool import KvPool
 from concur_batch.simulator.ratio import NewTokenRatio
+from concur_batch.simulator.running import RunningBatch
 from concur_batch.simulator.sequence import Sequence
 
 
@@ -64,7 +65,8 @@ class Scheduler:
         self.pool = KvPool(config)
         self.link = HostLink(cost)
         self.waiting: deque[Sequence] = deque()
-        self.running: list[Sequence] = []
+        self.running = RunningBatch(config.page_size)
+        self.waiting_tokens = 0  # that a prefill must make resident
         self.chunked: Sequence | None = None
         self.totals = Totals()
         self.ratio = NewTokenRatio(config.conservativeness)
@@ -73,10 +75,12 @@ class Scheduler:
         # SGLang asks nobody again after a refusal until a request leaves the batch.
         self._refused = False
         self._passes = 0
+        self._aborting = False  # somebody who is resident is to be aborted
 
     def add(self, sequence: Sequence) -> None:
         """Queue it, at the tail."""
         self.waiting.append(sequence)
+        self.waiting_tokens += sequence.filled_tokens
 
     def abort(self, rid_prefix: str) -> None:
         """End every request whose rid starts so: waiting ones at once, running ones after the step they are in."""
@@ -84,15 +88,20 @@ class Scheduler:
         if queued:
             self.waiting = deque(s for s in self.waiting if not s.request.rid.startswith(rid_prefix))
         for sequence in queued:
+            self.waiting_tokens -= sequence.filled_tokens
             self._end_aborted(sequence, "Abort in waiting queue")
-        for sequence in self.resident():
+        for sequence in (*self.running, *self._prefilling()):
             if sequence.request.rid.startswith(rid_prefix):
-                sequence.aborting = True
+                self._aborting = sequence.aborting = True
 
-    def resident(self) -> list[Sequence]:
-        """The sequences that hold KV rows."""
+    @property
+    def resident_requests(self) -> int:
+        """How many hold KV rows."""
+        return len(self.running) + len(self._prefilling())
+
+    def _prefilling(self) -> list[Sequence]:
         paused = [self.chunked] if self.chunked is not None and self.chunked not in self._admitting else []
-        return [*self.running, *self._admitting, *paused]
+        return [*self._admitting, *paused]
 
     def take_finished(self) -> list[Sequence]:
         """Those that ended since the last call."""
@@ -119,7 +128,7 @@ class Scheduler:
         else:
             self.totals.prefill_seconds += step.seconds
             self._complete_prefill(step.prefill, now_seconds)
-        if any(sequence.aborting for sequence in self.resident()):
+        if self._aborting:
             self._drop_aborting()
         tiers = self.pool.tiers
         if tiers is not None:
@@ -158,7 +167,7 @@ class Scheduler:
         compute_left = self.config.chunked_prefill_tokens
         input_left = self.config.max_prefill_tokens
         loaded_tokens = 0
-        reserved = sum(self._expected_tokens(sequence) for sequence in self.running)
+        reserved = self.running.expected_tokens(self.ratio.current)
         batch: list[tuple[Sequence, int]] = []  # and how many tokens of it to compute
 
         if self.chunked is not None:
@@ -181,7 +190,7 @@ class Scheduler:
             sequence = self.waiting[0]
             self.pool.attach(sequence)  # locks its prefix, which from here on is nobody's to evict
             left = sequence.filled_tokens - sequence.kv_tokens
-            needed = left + self._allowance(sequence) + self.config.page_size
+            needed = left + sequence.allowance + self.config.page_size
             if needed >= self.pool.reachable_tokens - reserved:
                 self.pool.release(sequence)
                 self._refused = bool(batch or self.running)
@@ -196,6 +205,7 @@ class Scheduler:
                 self.pool.release(sequence)
                 break
             self.waiting.popleft()
+            self.waiting_tokens -= sequence.filled_tokens
             self._count_admission(sequence, loaded, now_seconds)
             batch.append((sequence, count))
             reserved += self._reservation(sequence, count)
@@ -249,7 +259,7 @@ class Scheduler:
             if sequence.remaining_outputs <= 0:
                 self._end(sequence)
             else:
-                self.running.append(sequence)
+                self.running.add(sequence)
 
     def _chunk(self, sequence: Sequence, limit: int) -> int:
         """How many tokens to compute now: all that are left, or as many as fit and end on a page."""
@@ -263,7 +273,7 @@ class Scheduler:
     def _reservation(self, sequence: Sequence, count: int) -> int:
         """What letting it compute `count` tokens now may take: also its output, if they are its last."""
         last = sequence.kv_tokens + count == sequence.filled_tokens
-        return self.pool.in_pages(count) + self.config.page_size + (self._allowance(sequence) if last else 0)
+        return self.pool.in_pages(count) + self.config.page_size + (sequence.allowance if last else 0)
 
     def _extend(self, sequence: Sequence, count: int) -> None:
         """Take rows for `count` more prompt tokens."""
@@ -285,13 +295,6 @@ class Scheduler:
             sequence.scheduled_seconds = now_seconds
             self.totals.device_hit_tokens += sequence.cached_tokens
             self.totals.host_hit_tokens += loaded_tokens
-
-    def _allowance(self, sequence: Sequence) -> int:
-        return min(sequence.max_new_tokens - sequence.outputs, CLIP_NEW_TOKENS)
-
-    def _expected_tokens(self, sequence: Sequence) -> float:
-        ratio = 1.0 if sequence.request.ignore_eos else self.ratio.current
-        return self._allowance(sequence) * ratio
 
     def _order_waiting(self) -> None:
         if self.config.schedule == "lpm" and len(self.waiting) <= MAX_ORDERED:
@@ -315,27 +318,33 @@ class Scheduler:
         if not self.running:
             return None
         retracted = self._make_room()
+        waited_seconds = self._wait_for_room(now_seconds)
         steps = self.quiet_steps(max_seconds)
         self.ratio.decay(steps - 1 if retracted else steps)
-        self.pool.make_room(self._decode_need(steps))
-        for sequence in self.running:
-            self.pool.grow(sequence, steps)
-        kv_tokens = sum(sequence.kv_tokens for sequence in self.running) - (steps - 1) * len(self.running)
-        seconds = self.cost.decode_seconds(len(self.running), kv_tokens, steps)
-        return Step(self._with_transfers(seconds, 0, now_seconds), decode_steps=steps)
+        self.pool.take(self.running.need(steps))
+        seconds = self.cost.decode_seconds(len(self.running), self.running.kv_tokens + len(self.running), steps)
+        self.running.grow(steps)
+        seconds = self._with_transfers(seconds, 0, now_seconds + waited_seconds)
+        return Step(waited_seconds + seconds, decode_steps=steps)
+
+    def _wait_for_room(self, now_seconds: float) -> float:
+        """Where not even one can decode since KV on its way to the host is locked: wait for that; for how long.
+
+        SGLang would end the request with an error. Nobody plans a run with a pool so small.
+        """
+        until_seconds = now_seconds
+        while self.running.need(1) > self.pool.reachable_tokens:
+            until_seconds = self.link.next_arrival_seconds()
+            self.settle(until_seconds)
+        return until_seconds - now_seconds
 
     def _complete_decode(self, steps: int) -> None:
         self.totals.decoded_tokens += steps * len(self.running)
-        still = []
-        for sequence in self.running:
-            sequence.outputs += steps
-            if sequence.remaining_outputs <= 0:
-                self._end(sequence)
-            else:
-                still.append(sequence)
-        if len(still) < len(self.running):
+        ended = self.running.advance(steps)
+        for sequence in ended:
+            self._end(sequence)
+        if ended:
             self._refused = False
-        self.running = still
 
     def quiet_steps(self, max_seconds: float, after_steps: int = 0) -> int:
         """How many decode steps in a row neither finish a request nor run out of rows before their end.
@@ -343,61 +352,56 @@ class Scheduler:
         At least 1, and beyond it no more than fit into `max_seconds`. `after_steps` are in progress already.
         """
         batch = len(self.running)
-        most = min(sequence.remaining_outputs for sequence in self.running) - after_steps
+        most = self.running.least_remaining() - after_steps
         if most <= 1 or self._prefill_is_next():
             return 1
         room = self.pool.quiet_tokens
-        if self._decode_need(most) > room:
-            most = _largest(lambda steps: self._decode_need(steps) <= room, most)
-        kv_tokens = sum(sequence.kv_tokens for sequence in self.running) + batch
+        if self.running.need(most) > room:
+            most = _largest(lambda steps: self.running.need(steps) <= room, most)
+        kv_tokens = self.running.kv_tokens + batch
         if self.cost.decode_seconds(batch, kv_tokens, most) > max_seconds:
             most = _largest(lambda steps: self.cost.decode_seconds(batch, kv_tokens, steps) <= max_seconds, most)
         return max(1, most)
 
     def quiet_seconds(self, step: Step) -> float:
         """Beyond the launched `step`: how long no request can finish, as far as is known now."""
-        if not step.decode_steps or self._prefill_is_next() or any(s.aborting for s in self.running):
+        if not step.decode_steps or self._prefill_is_next() or self._aborting:
             return 0.0
-        if min(sequence.remaining_outputs for sequence in self.running) <= step.decode_steps:
+        if self.running.least_remaining() <= step.decode_steps:
             return 0.0
-        if self._decode_need(1) > self.pool.reachable_tokens:
+        if self.running.need(1) > self.pool.reachable_tokens:
             return 0.0  # somebody goes back to the queue, and the next step is shorter
         steps = self.quiet_steps(float("inf"), after_steps=step.decode_steps)
-        kv_tokens = sum(sequence.kv_tokens for sequence in self.running) + len(self.running)
-        return self.cost.decode_seconds(len(self.running), kv_tokens, steps)
+        batch = len(self.running)
+        return self.cost.decode_seconds(batch, self.running.kv_tokens + batch, steps)
 
     def _prefill_is_next(self) -> bool:
         """Whether a prefill would be tried before the next decode step."""
         return self.chunked is not None or (bool(self.waiting) and not self._refused)
-
-    def _decode_need(self, steps: int) -> int:
-        """Pool tokens that `steps` decode steps of the running batch take."""
-        if self.config.page_size == 1:
-            return steps * len(self.running)
-        return sum(self.pool.growth_need(sequence, steps) for sequence in self.running)
 
     def _make_room(self) -> bool:
         """Put requests back into the queue until the others can decode; whether any was.
 
         Those with the fewest outputs go first, among equals those with the longest prompt. One stays: it fits alone.
         """
-        if self._decode_need(1) <= self.pool.reachable_tokens:
+        if self.running.need(1) <= self.pool.reachable_tokens:
             return False
         self.running.sort(key=lambda sequence: (-sequence.outputs, sequence.input_tokens))
         self._refused = False
-        while len(self.running) > 1:
-            self._retract(self.running.pop())
-            if self._decode_need(1) <= self.pool.reachable_tokens:
+        for sequence in reversed([*self.running][1:]):
+            self._retract(sequence)
+            if self.running.need(1) <= self.pool.reachable_tokens:
                 break
         self.ratio.after_retraction(self.running)
         return True
 
     def _retract(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
         self.totals.retracted_requests += 1
         self.totals.retracted_input_tokens += sequence.input_tokens
         self.totals.retracted_output_tokens += sequence.outputs
         self.pool.release(sequence)
-        self.waiting.append(sequence)
+        self.add(sequence)
 
     # Ends
 
@@ -417,9 +421,9 @@ class Scheduler:
             self.chunked = None
         for sequence in self.running:
             if sequence.aborting:
+                self.running.remove(sequence)
                 self._end_aborted(sequence, "Aborted")
-        self.running = [sequence for sequence in self.running if not sequence.aborting]
-        self._refused = False
+        self._refused = self._aborting = False
 
 
 def _largest(holds: Callable[[int], bool], below: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from concur_batch.simulator.config import CLIP_NEW_TOKENS
 from concur_batch.simulator.node import Node, pack
 from concur_batch.simulator.request import Request
 
@@ -21,7 +22,6 @@ class Sequence:
     request: Request
     arrival_seconds: float
     max_new_tokens: int  # clipped to what the engine can hold
-    tokens: bytes = field(init=False)  # prompt and whole output, packed
     input_tokens: int = field(init=False)
     output_limit: int = field(init=False)  # outputs after which it is done
     outputs: int = 0
@@ -39,16 +39,28 @@ class Sequence:
     message: str | None = None
     scheduled_seconds: float | None = None
     first_token_seconds: float | None = None
+    _tokens: bytes | None = None
 
     def __post_init__(self) -> None:
-        self.tokens = pack(self.request.input_ids) + pack(self.request.output_ids)
         self.input_tokens = len(self.request.input_ids)
         self.output_limit = min(len(self.request.output_ids), self.max_new_tokens)
+
+    @property
+    def tokens(self) -> bytes:
+        """Prompt and whole output, packed: once it is looked at, as thousands may wait."""
+        if self._tokens is None:
+            self._tokens = pack(self.request.input_ids) + pack(self.request.output_ids)
+        return self._tokens
 
     @property
     def filled_tokens(self) -> int:
         """What a prefill must make resident: the prompt, and after a retraction the outputs so far."""
         return self.input_tokens + self.outputs
+
+    @property
+    def allowance(self) -> int:
+        """Tokens that it may still generate, as far as SGLang looks ahead."""
+        return min(self.max_new_tokens - self.outputs, CLIP_NEW_TOKENS)
 
     @property
     def remaining_outputs(self) -> int:

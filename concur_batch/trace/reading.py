@@ -42,9 +42,10 @@ class Run:
             if parts:
                 sources.append(ds.dataset([str(part) for part in parts], schema=schema, format="parquet"))
             found = ds.dataset(sources).to_table(columns=list(columns) if columns is not None else None, filter=filter)
-        except (pa.ArrowInvalid, OSError) as error:
+            # A run of an older version lacks columns that may not be null: ValueError, as Arrow's own errors are.
+            return found.cast(pa.schema([schema.field(column) for column in found.column_names]))
+        except (ValueError, OSError) as error:
             raise TraceError(f"cannot read table {name} of {self.path}: {error}") from error
-        return found.cast(pa.schema([schema.field(column) for column in found.column_names]))
 
     def agents_final(self) -> pa.Table:
         """The final rows of the agents: one for each (task, sample) that has ended."""

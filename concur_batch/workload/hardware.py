@@ -20,11 +20,13 @@ from concur_batch.workload.simulated import cost_model, engine_config
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a run's manifest tells of the engine that it ran on: tokens by pool, where they are known."""
+    """What a run's manifest tells of the engine that it ran on: tokens by pool, where they are known; and the hardware
+    that its workload names, where it does."""
 
     pools: Mapping[str, int | None]
     page_size: int
     context_tokens: int | None
+    section: Simulate | None = None
 
     @classmethod
     def of(cls, manifest: Mapping[str, Any]) -> Recorded:
@@ -35,7 +37,14 @@ class Recorded:
             pools=manifest.get("pools") or {"0": None},
             page_size=engine.get("page_size") or 1,
             context_tokens=engine.get("context_tokens"),
+            section=Simulate.model_validate(section) if (section := manifest["workload"].get("simulate")) else None,
         )
+
+    def pools_on(self, section: Simulate) -> dict[str, int]:
+        """Its pools, if all are known and the section names just the hardware that the run's own workload named."""
+        known = {name: tokens for name, tokens in self.pools.items() if tokens is not None}
+        same = self.section is not None and _place(self.section) == _place(section)
+        return known if same and len(known) == len(self.pools) and section.replicas is None else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +76,16 @@ def hardware_of(
 ) -> Hardware:
     """The workload's hardware, by its `simulate` section.
 
-    A GPU that is named there decides sizes and costs. Else a simulated engine has its own, and the engine of a
+    A GPU that is named there decides sizes and costs; the pools are those of a `recorded` run where its own workload
+    named the same. Else a simulated engine has its own, and the engine of a
     `recorded` run has the sizes that its manifest tells and the costs that were `fitted` to it. What the section says
-    of pools and cache goes before all of these. `catalogue` None: that of the package. Raises InputError with what is
+    of pools and cache goes before all of these. `catalogue` None: the package's. Raises InputError with what is
     missing or does not go together.
     """
     workload, section = loaded.workload, loaded.workload.simulate or Simulate()
     try:
         if section.gpu is not None:
-            return _deployed(loaded, section, catalogue or load_catalogue())
+            return _deployed(loaded, section, catalogue or load_catalogue(), recorded)
         if isinstance(workload.engine, SimulatedEngine):
             return _own(workload.engine, section)
         if recorded is not None and fitted is not None:
@@ -92,7 +102,7 @@ def hardware_of(
         raise InputError([loaded.source.problem(("simulate",), reason, "give a larger pool")]) from None
 
 
-def _deployed(loaded: Loaded, section: Simulate, catalogue: Catalogue) -> Hardware:
+def _deployed(loaded: Loaded, section: Simulate, catalogue: Catalogue, recorded: Recorded | None) -> Hardware:
     launch = _launch_of(loaded)
     assert section.gpu is not None, "it is named"
     # Launched nodes are those of all dp ranks together.
@@ -105,22 +115,27 @@ def _deployed(loaded: Loaded, section: Simulate, catalogue: Catalogue) -> Hardwa
         mem_fraction=section.mem_fraction,
         kv_dtype=section.kv_dtype,
     )
+    names = _pool_names(section.replicas or _replicas_of(loaded), launch.dp if launch is not None else 1)
+    pools = recorded.pools_on(section) if recorded is not None else {}
+    pools = pools or dict.fromkeys(names, deployment.pool_tokens)
     config = EngineConfig(
-        pool_tokens=section.pool_tokens or deployment.pool_tokens,
-        page_size=section.page_size or 1,
+        pool_tokens=deployment.pool_tokens,
+        page_size=section.page_size or (recorded.page_size if recorded is not None else 1),
         context_tokens=deployment.model.context_tokens,
         chunked_prefill_tokens=deployment.chunk_tokens,
         eviction=section.eviction,
         schedule=section.schedule,
     )
     hicache = _hicache_of(loaded, section)
-    if hicache is not None:
-        config = replace(config, hicache=_host_tier(hicache, deployment, config.pool_tokens))
-    pools = _pool_names(section.replicas or _replicas_of(loaded), launch.dp if launch is not None else 1)
+    engines = {}
+    for name, own_tokens in pools.items():
+        tokens = section.pool_tokens or own_tokens
+        tier = _host_tier(hicache, deployment, tokens) if hicache is not None else None
+        engines[name] = replace(config, pool_tokens=tokens, hicache=tier)
     told = f"{deployment.name} on {deployment.tp} x {deployment.gpu.name}"
     told += f" ({deployment.nodes} nodes)" if deployment.nodes > 1 else ""
-    told = _told(told, [config], len(pools))
-    return Hardware(dict.fromkeys(pools, config), deployment.cost_model(), told, deployment.tp * len(pools))
+    told = _told(told, list(engines.values()), len(pools))
+    return Hardware(engines, deployment.cost_model(), told, deployment.tp * len(pools))
 
 
 def _own(engine: SimulatedEngine, section: Simulate) -> Hardware:
@@ -166,6 +181,11 @@ def _changed(config: EngineConfig, section: Simulate, hicache: HiCache | None) -
 def _host_tier(hicache: HiCache, deployment: Deployment, pool_tokens: int) -> HiCacheConfig:
     tokens = deployment.host_pool_tokens(hicache.ratio, hicache.size_gb, pool_tokens)
     return HiCacheConfig(host_tokens=max(1, tokens), write_policy=hicache.write_policy)
+
+
+def _place(section: Simulate) -> tuple[object, ...]:
+    """What decides how large a pool is."""
+    return section.gpu, section.model, section.tp, section.nodes, section.mem_fraction, section.kv_dtype
 
 
 def _hicache_of(loaded: Loaded, section: Simulate) -> HiCache | None:

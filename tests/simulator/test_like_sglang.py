@@ -175,7 +175,8 @@ def make_case(eviction: str, page_size: int, write_policy: str | None, seed: int
             locks += name != "match"
         elif name == "insert":
             ids = rng.choice(texts) if rng.random() < 0.4 else text()
-            operations.append([name, ids, rng.choice([0, 0, rng.randint(0, len(ids))]), rng.randint(0, len(ids))])
+            counted = rng.choice([0, 0, rng.randint(0, len(ids))])
+            operations += [[name, ids, counted, rng.randint(0, len(ids))]] * rng.randint(1, 2)
         elif name == "evict":
             operations.append([name, rng.randint(1, 8 * page_size)])
         elif name == "settle":

@@ -79,7 +79,7 @@ def test_insert_can_go_on_from_a_locked_node() -> None:
     cache = RadixCache()
     node = cache.insert(ids("abc"))
     cache.lock(node)
-    end = cache.insert(ids("abcdef"), node, 3)
+    end = cache.insert(ids("abcdef"), under=node, prefix_tokens=3)
     assert (end.parent, len(end)) == (node, 3)
 
 
@@ -147,7 +147,7 @@ def test_the_naive_model_agrees(page_size: int) -> None:
         @rule(data=st.data(), tail=texts)
         def extend(self, data: st.DataObject, tail: str) -> None:
             node, prefix = data.draw(st.sampled_from(self.held))
-            self.cache.insert(ids(prefix + tail), node, len(prefix))
+            self.cache.insert(ids(prefix + tail), under=node, prefix_tokens=len(prefix))
             self.resident.update(self.pages(prefix + tail))
 
         @rule(tokens=st.integers(0, 20))

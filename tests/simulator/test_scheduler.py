@@ -1,5 +1,7 @@
 """The scheduler's rules, by worked example."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -34,7 +36,7 @@ def step(scheduler: Scheduler, max_seconds: float = 0.0) -> Step | None:
     return launched
 
 
-def names(sequences: list[Sequence]) -> list[str]:
+def names(sequences: Iterable[Sequence]) -> list[str]:
     return [sequence.request.rid for sequence in sequences]
 
 
@@ -109,7 +111,7 @@ def test_a_chunk_ends_on_a_page() -> None:
     scheduler = make_scheduler(200, chunked_prefill_tokens=10, page_size=4)
     scheduler.add(make_sequence("long", list(range(100, 121)), 2))
     seconds = []
-    while scheduler.running == []:
+    while not scheduler.running:
         launched = step(scheduler)
         assert launched is not None
         seconds.append(launched.seconds)
@@ -126,7 +128,7 @@ def test_the_first_that_does_not_fit_stops_those_behind_it() -> None:
     for _ in range(8):
         launched = step(scheduler)
         assert launched is not None and launched.decode_steps == 1
-    assert names(list(scheduler.waiting)) == ["b", "c"]
+    assert names(scheduler.waiting) == ["b", "c"]
     step(scheduler)
     assert names(scheduler.take_finished()) == ["a"]
     launched = step(scheduler)
@@ -175,7 +177,7 @@ def test_when_the_pool_runs_dry_the_one_with_the_fewest_outputs_goes_back_to_the
         assert step(scheduler) is not None
     (young,) = (s for s in scheduler.waiting if s.request.rid == "young")
     assert names(scheduler.running) == ["old"]
-    assert names(list(scheduler.waiting)) == ["waiting", "young"]
+    assert names(scheduler.waiting) == ["waiting", "young"]
     assert scheduler.totals.retracted_input_tokens == 5
     assert scheduler.totals.retracted_output_tokens == young.outputs > 0
     # Its prompt stays cached, its outputs do not.

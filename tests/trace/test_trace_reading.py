@@ -8,8 +8,10 @@ import threading
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.parquet
 import pytest
 from trace_rows import plain_row, turn
 
@@ -152,6 +154,16 @@ def test_an_unknown_column_or_table_and_a_torn_part_are_told(run_dir: Path) -> N
     with pytest.raises(TraceError, match="cannot read table turns") as caught:
         run.table("turns")
     assert "\n" not in str(caught.value)
+
+
+def test_a_run_that_lacks_what_newer_ones_must_have_is_told(run_dir: Path) -> None:
+    writer = Writer(run_dir, "a")
+    writer.append(encode_turn(*turn("x", 1)))
+    writer.rotate()
+    (part,) = (run_dir / "turns").glob("*.parquet")
+    pa.parquet.write_table(pa.parquet.read_table(part).drop_columns(["ids_estimated"]), part)
+    with pytest.raises(TraceError, match=r"cannot read table turns of .*'ids_estimated' with null values"):
+        Run(run_dir).table("turns")
 
 
 def test_the_manifest_is_replaced_as_a_whole(run_dir: Path) -> None:
