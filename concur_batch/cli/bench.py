@@ -31,7 +31,9 @@ def paper(
     rows: Annotated[
         str | None, typer.Option(help=f"Only these rows: {', '.join(ROWS)}.", metavar="ROW,…", show_default="all")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to put results.parquet, tables.md and index.html.")] = Path("runs/bench-paper"),
+    out: Annotated[Path, typer.Option(help="Where to put the tables, Parquet files and page.")] = Path(
+        "runs/bench-paper"
+    ),
 ) -> None:
     """Simulate the tables and figures of the CONCUR paper, each beside the paper's number."""
     choice = Choice(_named(only, tuple(PARTS), "--only"), _named(rows, ROWS, "--rows"), seeds)

@@ -17,7 +17,7 @@ from concur_batch.bench.paper.outcome import Outcome, decomposition
 from concur_batch.bench.paper.results import Results, log_error
 from concur_batch.bench.paper.simulation import read_row, row_load
 from concur_batch.bench.paper.tables import sheets_of
-from concur_batch.bench.paper.transfer import contexts, restoring
+from concur_batch.bench.paper.transfer import Growth, contexts, restoring
 from concur_batch.bench.plan import Plan, Turn
 from concur_batch.bench.plans import Load
 from concur_batch.simulator.config import EngineConfig
@@ -181,7 +181,7 @@ def test_a_ratio_is_of_equal_seeds_and_refused_where_the_work_differs() -> None:
     other = Results([outcome(row, "none", 300, turns=3), outcome(row, "concur", 100)])
     assert other.ratio(row, "none") is None
     assert [line for line in other.all_work_differences() if "other turns" in line]
-    sheet = next(sheet for sheet in sheets_of(other, ["table1"], [row]))
+    sheet = next(sheet for sheet in sheets_of(other, Growth([1.0] * 10, 1, []), ["table1"], [row]))
     assert sheet.rows[0][-1] == "refused, –, –"
 
 

@@ -110,12 +110,13 @@ def test_the_language_part_of_a_multimodal_config_counts() -> None:
 
 
 def test_prefill_of_a_token_is_its_flops_and_its_all_reduces() -> None:
-    # Qwen3-32B on 2 H100: 31.2e9 parameters of linear layers, half on each, at half of 989.4 TFLOP/s; and 128
-    # all-reduces of 10,240 bytes, of which each rank moves 2 x 1/2, at 0.7 of 450 GB/s.
-    cost = KNOWN.deployment("qwen3-32b", "h100", tp=2).cost_model()
+    # Qwen3-32B on 2 H100: 31.2e9 parameters of linear layers, half on each, at a share of 989.4 TFLOP/s; and 128
+    # all-reduces of 10,240 bytes, of which each rank moves 2 x 1/2, at a share of 450 GB/s.
+    cost, calibration = KNOWN.deployment("qwen3-32b", "h100", tp=2).cost_model(), KNOWN.calibration
     linear = 64 * (5120 * 128 * (2 * 64 + 2 * 8) + 3 * 5120 * 25_600)
     assert cost.prefill_seconds_per_token == pytest.approx(
-        2 * linear / 2 / (989.4e12 * 0.5) + 128 * 10_240 / (450e9 * 0.7)
+        2 * linear / 2 / (989.4e12 * calibration.prefill_efficiency)
+        + 128 * 10_240 / (450e9 * calibration.link_efficiency)
     )
 
 
@@ -139,10 +140,12 @@ def test_a_batch_reads_the_experts_that_it_touches() -> None:
 
 def test_kv_moves_over_each_ranks_link_or_through_the_shared_memory() -> None:
     # Two ranks of an H100 node: PCIe 5.0, 64 GB/s at 0.8, binds. Eight: 614.4 GB/s at 0.5 is less than 8 x 51.2.
-    two, eight = (KNOWN.deployment("qwen3-32b", "h100", tp=tp) for tp in (2, 8))
-    assert two.cost_model().load_seconds_per_token == pytest.approx(131_072 / 51.2e9)
-    assert eight.cost_model().load_seconds_per_token == pytest.approx(32_768 * 8 / 307.2e9)
-    assert eight.cost_model().store_seconds_per_token == eight.cost_model().load_seconds_per_token
+    calibration = dataclasses.replace(KNOWN.calibration, host_link_efficiency=0.8, host_memory_efficiency=0.5)
+    known = dataclasses.replace(KNOWN, calibration=calibration)
+    two, eight = (known.deployment("qwen3-32b", "h100", tp=tp).cost_model() for tp in (2, 8))
+    assert two.load_seconds_per_token == pytest.approx(131_072 / 51.2e9)
+    assert eight.load_seconds_per_token == pytest.approx(32_768 * 8 / 307.2e9)
+    assert eight.store_seconds_per_token == eight.load_seconds_per_token
 
 
 def test_ranks_that_span_nodes_pay_for_the_network() -> None:
@@ -268,7 +271,7 @@ def test_a_config_that_does_not_tell_the_sizes(changes: dict[str, Any], reason: 
 def test_a_broken_catalogue_is_told_in_a_line(tmp_path: Path) -> None:
     broken = tmp_path / "catalogue.toml"
     broken.write_text(
-        CATALOGUE.read_text().replace("prefill_efficiency = {value = 0.5", "prefill_efficiency = {value = 50")
+        CATALOGUE.read_text().replace("prefill_efficiency = {value = ", "prefill_efficiency = {value = 5")
     )
     with pytest.raises(CatalogueError, match=r"prefill_efficiency.*less than or equal to 1") as caught:
         load_catalogue(broken)

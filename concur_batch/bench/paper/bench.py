@@ -25,8 +25,8 @@ from concur_batch.bench.paper.figures import plots_of
 from concur_batch.bench.paper.outcome import Outcome
 from concur_batch.bench.paper.page import render
 from concur_batch.bench.paper.results import Results
-from concur_batch.bench.paper.simulation import simulate
-from concur_batch.bench.paper.store import write_results
+from concur_batch.bench.paper.simulation import growth, simulate
+from concur_batch.bench.paper.store import write_results, write_series
 from concur_batch.bench.paper.tables import Sheet, aim_sheet, error_sheet, markdown, sheets_of
 from concur_batch.trace.files import make_directory, replacing
 
@@ -43,14 +43,16 @@ class Choice:
 
 
 def run_bench(choice: Choice, out: Path, console: Console) -> Results:
-    """Simulate, print the tables, and write results.parquet, tables.md and index.html into `out`.
+    """Simulate, print the tables, and write results.parquet, series.parquet, tables.md and index.html into
+    `out`.
 
     Raises InputError for a workload that cannot be used, and TraceError where `out` cannot be written.
     """
     make_directory(out)
     cells = cells_of(choice.parts, choice.rows, choice.seeds)
     results = Results(simulate_all(cells, console))
-    sheets = sheets_of(results, choice.parts, choice.rows)
+    grown = growth()
+    sheets = sheets_of(results, grown, choice.parts, choice.rows)
     if "table1" in choice.parts:
         sheets.append(error_sheet(results, choice.rows, FITTED))
     sheets.append(aim_sheet(results))
@@ -60,10 +62,11 @@ def run_bench(choice: Choice, out: Path, console: Console) -> Results:
     for sheet in sheets:
         _print(sheet, console)
     write_results(out / "results.parquet", results.rows())
+    write_series(out / "series.parquet", results.series())
     with replacing(out / "tables.md") as temporary:
         temporary.write_text("\n".join([*(f"{line}\n" for line in lead), *map(markdown, sheets)]), encoding="utf-8")
     with replacing(out / "index.html") as temporary:
-        temporary.write_text(render(_TITLE, lead, sheets, plots_of(results, choice.parts)), encoding="utf-8")
+        temporary.write_text(render(_TITLE, lead, sheets, plots_of(results, grown, choice.parts)), encoding="utf-8")
     console.print(f"{out}/results.parquet, {out}/index.html", soft_wrap=True, highlight=False)
     return results
 

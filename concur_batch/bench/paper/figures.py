@@ -25,8 +25,7 @@ from concur_batch.bench.paper.cells import (
 from concur_batch.bench.paper.outcome import decomposition
 from concur_batch.bench.paper.page import Plot
 from concur_batch.bench.paper.results import Results, table_figure
-from concur_batch.bench.paper.simulation import read_row, row_load
-from concur_batch.bench.paper.transfer import contexts, restoring
+from concur_batch.bench.paper.transfer import Growth
 
 # Text stays text, and the same figures give the same file.
 _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "concur", "font.size": 9, "axes.grid": True,
@@ -34,7 +33,7 @@ _STYLE: Any = {"svg.fonttype": "none", "svg.hashsalt": "concur", "font.size": 9,
 _COLOURS = {"none": "#9a9a9a", "request_cap": "#d08a2e", "hicache": "#4477aa", "concur": "#228833"}
 
 
-def plots_of(results: Results, parts: Sequence[str]) -> list[Plot]:
+def plots_of(results: Results, growth: Growth, parts: Sequence[str]) -> list[Plot]:
     """The plots of these parts, of what was simulated."""
     plots: list[Plot] = []
     if "table1" in parts and results.has(ROWS, FOUR):
@@ -59,7 +58,7 @@ def plots_of(results: Results, parts: Sequence[str]) -> list[Plot]:
             "Figure 1, simulated: contexts and KV over the steps, DeepSeek-V3; and the seconds until the KV of one to "
             f"eight requests of {published.REQUEST_TOKENS:,} tokens is on the device again"
         )
-        plots.append(Plot("figure1", caption, _drawn(9, 2.8, _growth)))
+        plots.append(Plot("figure1", caption, _drawn(9, 2.8, lambda canvas: _growth(canvas, growth))))
     if "figure5" in parts and results.has([FIGURE_5_ROW], ["none", "concur"]):
         caption = f"Figure 5, simulated: {FIGURE_5_ROW}, against time and against agents finished"
         plots.append(Plot("figure5", caption, _drawn(9, 5, lambda canvas: _against_time(canvas, results))))
@@ -147,20 +146,19 @@ def _shares(canvas: Canvas, results: Results) -> None:
     axes.legend(ncols=4, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, 1.25))
 
 
-def _growth(canvas: Canvas) -> None:
-    section, hardware = read_row(DEEPSEEK_ROWS[-1])
-    tokens = contexts(row_load(section, seed=0))
+def _growth(canvas: Canvas, growth: Growth) -> None:
+    tokens, found = growth.contexts, growth.restoring
+    gigabyte_tokens = 1e9 / growth.kv_bytes_per_token
     steps, times = canvas.subplots(1, 2)
     steps.plot(range(1, len(tokens) + 1), tokens, label="context, simulated load")
     steps.axvspan(1, 10, color="#eeeeee", label="the ten steps of the paper's figure")
     steps.set_xlabel("step")
     steps.set_ylabel("tokens")
     steps.set_ylim(bottom=0)
-    gigabytes = steps.secondary_yaxis("right", functions=(_gigabytes, _tokens))
+    scales = (lambda tokens: tokens / gigabyte_tokens, lambda gigabytes: gigabytes * gigabyte_tokens)
+    gigabytes = steps.secondary_yaxis("right", functions=scales)
     gigabytes.set_ylabel("latent KV, GB over 16 ranks")
     steps.legend(fontsize=7)
-    config = next(iter(hardware.engines.values()))
-    found = restoring(hardware.cost, config)
     requests = [each.requests for each in found]
     times.plot(requests, [each.transfer_seconds for each in found], "o-", label="from the host, simulated")
     times.plot(requests, [each.recompute_seconds for each in found], "s-", label="recomputed, simulated")
@@ -168,15 +166,6 @@ def _growth(canvas: Canvas) -> None:
     times.set_ylabel("seconds")
     times.set_ylim(bottom=0)
     times.legend(fontsize=7)
-
-
-def _gigabytes(tokens: Any) -> Any:
-    """DeepSeek-V3's latent KV: 61 layers x 576 numbers of 2 bytes, whole on each of 16 ranks."""
-    return tokens * (61 * 576 * 2 * 16 / 1e9)
-
-
-def _tokens(gigabytes: Any) -> Any:
-    return gigabytes / (61 * 576 * 2 * 16 / 1e9)
 
 
 def _against_time(canvas: Canvas, results: Results) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from concur_batch.bench.paper.cells import TABLES, Cell, Table
-from concur_batch.bench.paper.outcome import Outcome
+from concur_batch.bench.paper.cells import FIGURE_5_ROW, TABLES, Cell, Table
+from concur_batch.bench.paper.outcome import Outcome, decomposition
 from concur_batch.bench.same_work import same_work
 
 Row = dict[str, Any]
@@ -92,6 +92,14 @@ class Results:
                     for outcome in self.of(row, system):
                         yield _row(table, outcome)
 
+    def series(self) -> Iterator[Row]:
+        """The control periods of Figure 5's runs, and of any other of its row: see `store`."""
+        for outcomes in self._outcomes.values():
+            for outcome in outcomes:
+                if outcome.cell.row == FIGURE_5_ROW:
+                    names = {"row": outcome.cell.row, "system": outcome.cell.system, "seed": outcome.cell.seed}
+                    yield from ({**names, **row} for row in outcome.series)
+
     def _pairs(self, row: str, system: str) -> list[tuple[Outcome, Outcome]]:
         ours = {outcome.cell.seed: outcome for outcome in self.of(row, "concur")}
         return [(other, ours[other.cell.seed]) for other in self.of(row, system) if other.cell.seed in ours]
@@ -130,4 +138,5 @@ def _row(table: Table, outcome: Outcome) -> Row:
         "window_mean": outcome.window_mean,
         "increases": outcome.increases,
         "cuts": outcome.cuts,
+        **{f"{part.replace(' ', '_')}_share": share for part, share in decomposition(outcome).items()},
     }

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 from concur_batch.bench.paper import published
 from concur_batch.bench.paper.aims import aims_of, table_errors
-from concur_batch.bench.paper.cells import DECOMPOSED_ROW, LABELS, TABLES, Table
+from concur_batch.bench.paper.cells import DECOMPOSED_ROW, FIGURE_5_ROW, LABELS, TABLES, Table
 from concur_batch.bench.paper.outcome import decomposition
 from concur_batch.bench.paper.results import Figure, Results, table_figure
+from concur_batch.bench.paper.transfer import Growth
+
+_PHASE_COLUMNS = (("usage", ".2f"), ("occupancy", ".2f"), ("hit_rate", ".2f"), ("window_after", ".0f"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,7 @@ class Sheet:
     notes: Sequence[str] = ()
 
 
-def sheets_of(results: Results, parts: Sequence[str], rows: Sequence[str]) -> list[Sheet]:
+def sheets_of(results: Results, growth: Growth, parts: Sequence[str], rows: Sequence[str]) -> list[Sheet]:
     """All tables of these parts that have something to show."""
     sheets: list[Sheet] = []
     for part in parts:
@@ -32,6 +35,10 @@ def sheets_of(results: Results, parts: Sequence[str], rows: Sequence[str]) -> li
             sheets += [_table_sheet(results, TABLES[part], rows)]
         elif part == "decomposition":
             sheets += [_decomposition_sheet(results)]
+        elif part == "figure1":
+            sheets += [_growth_sheet(growth)]
+        elif part == "figure5":
+            sheets += [_phases_sheet(results)]
     return [sheet for sheet in sheets if sheet.rows]
 
 
@@ -99,6 +106,51 @@ def _decomposition_sheet(results: Results) -> Sheet:
     return Sheet("decomposition", title, columns, lines if simulated else [], published.ODDITIES["decomposition"])
 
 
+def _growth_sheet(growth: Growth) -> Sheet:
+    """Figure 1: what one to eight requests take to be on the device again; the contexts in a note."""
+    lines = [
+        [f"{each.requests}", f"{each.transfer_seconds:.2f}", f"{each.recompute_seconds:.2f}"]
+        for each in growth.restoring
+    ]
+    of_request = published.REQUEST_TOKENS * growth.kv_bytes_per_token / 1e9
+    first, tenth, last = (growth.contexts[step - 1] for step in (1, 10, len(growth.contexts)))
+    notes = (
+        f"Contexts grow from {first:,.0f} tokens at the first step to {tenth:,.0f} at the tenth and {last:,.0f} at the "
+        f"last ({len(growth.contexts)}).",
+        f"KV of one request, all ranks together: {of_request:.2f} GB; paper {published.REQUEST_BYTES / 1e9:.2f} GB.",
+        *published.ODDITIES["figure1"],
+    )
+    title = (
+        f"Figure 1: seconds until requests of {published.REQUEST_TOKENS:,} tokens are on the device again, DeepSeek-V3"
+    )
+    return Sheet("figure1", title, ("requests at once", "from the host", "recomputed"), lines, notes)
+
+
+def _phases_sheet(results: Results) -> Sheet:
+    """Figure 5 by agents finished: means over the control periods of the first seed."""
+    systems = ("none", "concur")
+    if not results.has([FIGURE_5_ROW], systems):
+        return Sheet("figure5", "", (), [])
+    series = {system: results.of(FIGURE_5_ROW, system)[0].series for system in systems}
+    agents = max(row["finished"] for rows in series.values() for row in rows)
+    lines = []
+    for part in range(5):
+        low, high = agents * part // 5, agents * (part + 1) // 5
+        line = [f"{low} to {high}"]
+        for rows in series.values():
+            inside = [row for row in rows if low <= row["finished"] < high]
+            line += [_mean([row[name] for row in inside], digits) for name, digits in _PHASE_COLUMNS]
+        lines.append(line)
+    columns = [f"{LABELS[system]} {name}" for system in systems for name in ("U", "occupancy", "H", "W")]
+    title = f"Figure 5: usage and hit rate by agents finished, {FIGURE_5_ROW}"
+    return Sheet("figure5", title, ("agents finished", *columns), lines)
+
+
+def _mean(values: Sequence[float | None], digits: str) -> str:
+    told = [value for value in values if value is not None]
+    return f"{mean(told):{digits}}" if told else "–"
+
+
 def _label(system: str) -> str:
     return {**LABELS, "concur": "CONCUR"}.get(system, system.replace("u_high", "U_high").replace("u_low", "U_low"))
 
@@ -118,4 +170,3 @@ def _ratio(results: Results, row: str, system: str) -> str:
         return "–"
     ratio = results.ratio(row, system)
     return "refused" if ratio is None else f"{ratio:.2f}"
-

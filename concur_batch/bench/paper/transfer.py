@@ -15,6 +15,16 @@ MOST_REQUESTS = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Growth:
+    """What Figure 1 shows, of one load on one deployment: `contexts` are tokens by step (see below), and
+    `kv_bytes_per_token` those of all ranks together."""
+
+    contexts: Sequence[float]
+    kv_bytes_per_token: int
+    restoring: Sequence[Restoring]
+
+
+@dataclass(frozen=True, slots=True)
 class Restoring:
     """Simulated seconds until the KV of so many requests of REQUEST_TOKENS is on the device again."""
 
