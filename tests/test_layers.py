@@ -28,6 +28,8 @@ PURE = [
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "bench/fit.py", "bench/forecast.py", "bench/forecast_table.py", "bench/plans.py", "bench/prediction.py",
     "bench/variation.py", "workload/drawn.py", "workload/sweep.py",
+    *[f"bench/paper/{name}.py" for name in
+      ("aims", "cells", "outcome", "page", "published", "results", "tables", "transfer")],
     "workload/schema.py", "workload/change.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
     *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
       if path.name not in ("driver.py", "openai.py", "routes.py", "server.py", "service.py", "sse.py")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from concur_batch.cli.audit import audit
+from concur_batch.cli.bench import bench
 from concur_batch.cli.ctl import ctl
 from concur_batch.cli.doctor import doctor
 from concur_batch.cli.explain import explain
@@ -24,3 +25,4 @@ app = typer.Typer(
 for verb in (run, simulate, ps, audit, explain, doctor, serve_sim, schema):
     app.command()(verb)
 app.add_typer(ctl)
+app.add_typer(bench)
