@@ -14,7 +14,7 @@ from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.engine import EngineCore
 from concur_batch.simulator.request import Completion, Request
 
-AGENTS, TURNS = 8, 4
+AGENTS, TURNS = 10, 3
 SHARED_TOKENS = 40
 WORDS = range(1000, 20_000)  # of the vocabulary
 
@@ -39,9 +39,9 @@ async def serve_trace(url: str) -> tuple[list[Served], int, int]:
             sampling = {"temperature": 0.0, "ignore_eos": True}
             ids = np.array(prompt, dtype=np.int32)
             rid = f"trace-{number:04d}"
-            generation = await client.generate(GenerationRequest(rid, ids, rng.randint(2, 5), 0, sampling))
+            generation = await client.generate(GenerationRequest(rid, ids, rng.randint(2, 3), 0, sampling))
             served.append((prompt, generation))
-            observation = rng.choices(WORDS, k=rng.randint(80, 180))
+            observation = rng.choices(WORDS, k=rng.randint(100, 160))
             histories[agent] = [*prompt, *generation.output_ids, *observation]
         after = (await client.read())[0]
     finally:
@@ -68,6 +68,6 @@ async def test_a_trace_finds_the_same_in_the_cache_as_on_the_real_sglang(real_sg
     assert [completion.cached_tokens for completion in completions] == real
     assert simulated_evicted_tokens == evicted_tokens
     # The trace is hard enough: later turns hit their history, and some of it is gone.
-    assert evicted_tokens > pool_tokens / 2
+    assert evicted_tokens > 1000
     assert sum(tokens > SHARED_TOKENS for tokens in real if tokens is not None) >= AGENTS
     assert sum(tokens <= SHARED_TOKENS for tokens in real[AGENTS:] if tokens is not None) >= 3
