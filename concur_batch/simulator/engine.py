@@ -19,7 +19,8 @@ class Counters:
 
     Gauges: `running`, `waiting`; `kv_used` (locked, or a running request's own) + `kv_evictable` (cached, unused) +
     `kv_available` = `max_total`. Cumulative: all others. `prefill_input` and `prefill_device_hit` count first
-    attempts, `prefill_compute` and `prefill_cache` every prefill.
+    attempts, `prefill_compute` and `prefill_cache` every prefill. `prefill_seconds` and `decode_seconds` are those of
+    all such steps.
 
     Of HiCache: the gauges `host_used` and `host_total`; `offloaded` to the host, `reloaded` from it, `host_dropped`:
     evicted from the device without a copy on the host, `host_evicted` from the host. `reload_seconds` are those of the
@@ -54,6 +55,8 @@ class Counters:
     reload_seconds: float = 0.0
     reload_wait_seconds: float = 0.0
     write_back_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
 class EngineCore:
@@ -161,6 +164,8 @@ class EngineCore:
             reload_seconds=link.reload_seconds if link else 0.0,
             reload_wait_seconds=link.reload_wait_seconds if link else 0.0,
             write_back_seconds=link.write_back_seconds if link else 0.0,
+            prefill_seconds=totals.prefill_seconds,
+            decode_seconds=totals.decode_seconds,
         )
 
     def flush_cache(self) -> bool:

@@ -26,7 +26,8 @@ class Totals:
     """Cumulative counters, in tokens but for `retracted_requests`, as the engine's metrics have them.
 
     `input_tokens`, `device_hit_tokens` and `host_hit_tokens` count first attempts only; `computed_tokens` and
-    `cached_tokens` count every prefill, recomputation after a retraction included.
+    `cached_tokens` count every prefill, recomputation after a retraction included. `prefill_seconds` and
+    `decode_seconds` are those of all such steps.
     """
 
     input_tokens: int = 0
@@ -38,6 +39,8 @@ class Totals:
     retracted_requests: int = 0
     retracted_input_tokens: int = 0
     retracted_output_tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -116,8 +119,10 @@ class Scheduler:
     def complete(self, step: Step, now_seconds: float) -> None:
         """Let the launched step have its effects, at its end."""
         if step.decode_steps:
+            self.totals.decode_seconds += step.seconds
             self._complete_decode(step.decode_steps)
         else:
+            self.totals.prefill_seconds += step.seconds
             self._complete_prefill(step.prefill, now_seconds)
         if self._aborting:
             self._drop_aborting()
