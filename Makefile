@@ -1,7 +1,7 @@
 # Every target works alone, in any order, and again: what is done already is not done twice.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-control bench-real bench-paper fit-paper clean
+.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-control bench-real bench-simulator bench-paper fit-paper clean
 
 # The newest Python from 3.11 on that can make environments.
 PYTHON ?= $(shell for v in 3.13 3.12 3.11 3; do command -v python$$v >/dev/null && python$$v -c \
@@ -49,6 +49,9 @@ bench-scale: setup  ## 1,000 and 4,000 agents: turns/s, CPU a turn, memory; with
 
 bench-control: setup  ## 10,000 agents: decisions/s in the core and through Ray, messages a turn, batches as without
 	@$(BIN)/python -m concur_batch.bench.control
+
+bench-simulator: setup  ## What simulated batches cost: 24 runs on two cores, up to 10,000 agents, more turns
+	@$(BIN)/python -m concur_batch.bench.simulator
 
 bench-real: setup sglang-cpu vllm-cpu  ## Policies on a real SGLang and vLLM, same replayed work: an hour, goes on where it stopped
 	@$(BIN)/python -m concur_batch.bench.real

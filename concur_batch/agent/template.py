@@ -1,18 +1,16 @@
-"""A model's chat template: messages to text, with the conventions under which templates on the Hugging Face hub are
-written, and the few facts about a template that decide how an agent is prompted."""
+"""A model's chat template: messages to text, and the few facts about it that decide how an agent is prompted."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from concur_batch.hub.environment import TemplateError, template_environment
+
+__all__ = ["MARK", "ChatTemplate", "Message", "TemplateError", "Tools"]
 
 Message = dict[str, str]
 """`role` and `content`; a message of role `tool` also has the tool's `name`. Content is always one string."""
@@ -26,39 +24,6 @@ T = TypeVar("T")
 MARK = "concurmark"
 
 
-class TemplateError(ValueError):
-    """The template does not compile, or refuses these messages."""
-
-
-class _Generation(Extension):
-    """`{% generation %}`: training code marks the assistant's part with it; for rendering it means nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """Hub convention: plain JSON, where jinja2's own filter would escape `<`, `>`, `&` and `'` for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-
-def _raise_exception(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _environment(now: datetime) -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = now.strftime
-    return environment
-
-
 class ChatTemplate:
     """A compiled chat template.
 
@@ -69,7 +34,7 @@ class ChatTemplate:
     """
 
     def __init__(self, sources: Mapping[str, str], variables: Mapping[str, str], now: datetime) -> None:
-        environment = _environment(now)
+        environment = template_environment(now)
         if "default" not in sources:
             raise TemplateError(f"no template named `default` among {sorted(sources)}")
         try:

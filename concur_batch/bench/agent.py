@@ -94,14 +94,18 @@ class PlannedAgent:
 
 
 def make_agents(plans: Iterable[Plan], shared_tokens: int) -> dict[str, PlannedAgent]:
-    """The agents by name. Beyond the shared ones each has token ids of its own, so that the engines' caches share what
-    real ones would."""
+    """The agents by name. Beyond the shared ones and those of a prompt that several have, each has token ids of its
+    own, so that the engines' caches share what real ones would."""
+    prompts: dict[str, TokenIds] = {}
     agents: dict[str, PlannedAgent] = {}
     shared = np.arange(shared_tokens, dtype=np.int32)
     unused = shared_tokens
     for plan in plans:
         own = np.arange(unused, unused + plan.tokens, dtype=np.int32)
         unused += plan.tokens
+        if plan.prompt is not None:
+            first = own[: plan.turns[0].new_tokens]
+            first[:] = prompts.setdefault(plan.prompt, first)
         prompt_tokens = shared_tokens + plan.turns[0].new_tokens
         agents[plan.agent] = PlannedAgent(plan, np.concatenate((shared, own)), prompt_tokens)
     return agents

@@ -56,10 +56,9 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The run whose agents are replayed: what it took itself, the tokens of its KV pools that it tells,
-    `own` the forecast of its own setting, how many of its
-    agents are left out, the tokens that its turns found in host memory, and the fit where its turns decide the
-    costs."""
+    """The run whose agents are replayed: what it took itself, the tokens of its KV pools that it tells, `own` the
+    forecast of its own setting, how many of its agents are left out, the tokens that its turns found in host memory,
+    and the fit where its turns decide the costs."""
 
     name: str
     seconds: float

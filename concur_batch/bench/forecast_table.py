@@ -22,8 +22,7 @@ _FIGURES = (
 # What docs/simulator.md tells at length.
 LEFT_OUT = (
     "Left out: time outside the engine (parsing, HTTP, scheduling of tools), CPU-bound servers, speculative decoding, "
-    "mixed prefill and decode, sharing of prompts among the samples of a task; costs come from specifications and "
-    "calibrated efficiencies: see docs/simulator.md"
+    "mixed prefill and decode; costs come from specifications and calibrated efficiencies: see docs/simulator.md"
 )
 
 

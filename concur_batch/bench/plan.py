@@ -20,10 +20,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one agent does, under whatever control; `agent` is unique in a batch, and it has at least one turn."""
+    """What one agent does, under whatever control; `agent` is unique in a batch, and it has at least one turn. Agents
+    with the same `prompt`, a name for it, begin with the same tokens before their first turn, and with as many."""
 
     agent: str
     turns: tuple[Turn, ...]
+    prompt: str | None = None
 
     @property
     def tokens(self) -> int:

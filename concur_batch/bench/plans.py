@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 import numpy as np
 
@@ -27,17 +28,24 @@ class Load:
         return replace(self, plans=tuple(_with_tool_times(plan, factor) for plan in self.plans))
 
 
-def drawn_load(section: Trajectories, agents: Sequence[str]) -> Load:
-    """The agents of these names, with the lengths and tool times that a replay of the section would draw for them."""
+def drawn_load(section: Trajectories, agents: Sequence[str], tasks: Sequence[str] | None = None) -> Load:
+    """The agents of these names, with the lengths and tool times that a replay of the section would draw for them.
+    `tasks`, of as many names, are what they do: agents of the same task have the first one's prompt in common."""
+    prompts: dict[str, int] = {}
     plans = []
     for number, name in enumerate(agents):
-        turns = draw(section, number).turns
-        plans.append(Plan(name, tuple(Turn(t.new_tokens, t.output_tokens, t.tool_seconds or 0.0) for t in turns)))
+        drawn = draw(section, number).turns
+        turns = [Turn(turn.new_tokens, turn.output_tokens, turn.tool_seconds or 0.0) for turn in drawn]
+        task = tasks[number] if tasks is not None else None
+        if task is not None:
+            turns[0] = replace(turns[0], new_tokens=prompts.setdefault(task, turns[0].new_tokens))
+        plans.append(Plan(name, tuple(turns), task))
     return Load(tuple(plans), section.shared_tokens)
 
 
 def replayed_load(agents: Sequence[AgentSpec]) -> Load:
-    """The lengths and tool times of these agents' trajectories; shared is what all their prompts begin with."""
+    """The lengths and tool times of these agents' trajectories; shared is what all their prompts begin with, and those
+    whose prompts are the same, as the samples of a task, have them in common."""
     steps_by_agent = {agent.agent_id: _steps_of(agent) for agent in agents}
     shared_tokens = _common_tokens([steps[0].new_ids for steps in steps_by_agent.values()])
     plans = []
@@ -47,13 +55,13 @@ def replayed_load(agents: Sequence[AgentSpec]) -> Load:
             for step in steps
         ]
         turns[0] = replace(turns[0], new_tokens=turns[0].new_tokens - shared_tokens)
-        plans.append(Plan(name, tuple(turns)))
+        plans.append(Plan(name, tuple(turns), blake2b(steps[0].new_ids.tobytes(), digest_size=16).hexdigest()))
     return Load(tuple(plans), shared_tokens)
 
 
 def _with_tool_times(plan: Plan, factor: float) -> Plan:
     turns = tuple(replace(turn, tool_seconds=turn.tool_seconds * factor) for turn in plan.turns)
-    return Plan(plan.agent, turns)
+    return replace(plan, turns=turns)
 
 
 def _steps_of(agent: AgentSpec) -> tuple[Step, ...]:

@@ -180,27 +180,29 @@ class Study:
             mend = "add `simulate: {load: …}` with lengths, or take those of a recorded run: --from RUN"
             raise InputError([loaded.source.problem(("simulate", "load"), reason, mend)])
         tasks = load_tasks(loaded)
-        names = [agent_id(task.id, sample) for sample in range(workload.tasks.samples) for task in tasks]
-        return drawn_load(_reseeded(workload.simulate.load, seed), names)
+        pairs = [(agent_id(task.id, sample), task.id) for sample in range(workload.tasks.samples) for task in tasks]
+        section = _reseeded(workload.simulate.load, seed)
+        return drawn_load(section, [agent for agent, _ in pairs], [task for _, task in pairs])
 
     def _recorded(self, forecasts: Sequence[Forecast]) -> RecordedRun | None:
-        """How the recorded run itself went, beside its own setting where that is among those simulated."""
+        """How the recorded run itself went, beside its own policy on pools of its size, if that is simulated."""
         if self.recording is None:
             return None
         manifest = self.recording.run.manifest
         told = manifest["workload"]["control"]
         control = POLICIES[told["policy"]].model_validate(told)  # with the defaults of keys that are newer than the run
+        pools = tuple(tokens for tokens in Recorded.of(manifest).pools.values() if tokens is not None)
         own = [
             forecast
             for case, forecast in zip(self.cases, forecasts, strict=True)
-            if case.loaded.workload.control == control
+            if case.loaded.workload.control == control and case.hardware.pool_tokens == pools
         ]
         fitted = not has_costs(self.cases[0].loaded)
         return RecordedRun(
             name=manifest["run"],
             seconds=self.recording.seconds,
             policy=told["policy"],
-            pools=tuple(tokens for tokens in Recorded.of(manifest).pools.values() if tokens is not None),
+            pools=pools,
             own=own[0] if own else None,
             left_out=self.recording.agents[1],
             host_tokens=self.recording.host_tokens,

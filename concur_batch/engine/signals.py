@@ -85,7 +85,7 @@ class Sampler:
 
     def count_from_zero(self, *counters: str) -> None:
         """Counters that begin with the batch: what they tell first is a difference already. Known ones stay."""
-        self._totals = dict.fromkeys(counters, 0.0) | self._totals
+        self._totals = dict.fromkeys(counters, 0) | self._totals
 
     def sample(self, readings: list[Reading], now_seconds: float) -> Sample:
         """One period's sample from the readings taken in it, oldest first.

@@ -1,4 +1,4 @@
-"""The simulated engine of a run: SGLang's routes over the simulator, in a Ray actor."""
+"""The simulated engine of a workload: SGLang's routes over the simulator, in a Ray actor of a run or on their own."""
 
 from __future__ import annotations
 
@@ -7,10 +7,47 @@ from pathlib import Path
 from aiohttp import web
 
 from concur_batch.engine.protocol import EngineError
+from concur_batch.simulator.chat import ChatScript
+from concur_batch.simulator.conversation import ActionFormat
 from concur_batch.simulator.server import ConfigError, ServerConfig, serve
 from concur_batch.simulator.synthetic import SyntheticScript
 from concur_batch.workload.schema import Agent, SimulatedEngine
 from concur_batch.workload.simulated import cost_model, engine_config
+
+
+def server_config(
+    engine: SimulatedEngine,
+    tokenizer: Path,
+    model_name: str,
+    *,
+    form: ActionFormat = "hermes",
+    seed: int = 0,
+    chat: ChatScript | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+) -> ServerConfig:
+    """What is served for a workload's engine; with `chat`, a model that answers anybody instead of the engine's own.
+
+    Here, and nowhere else, sizes (EngineConfig) and costs (CostModel) come into a server. Raises pydantic's
+    ValidationError where they do not go together.
+    """
+    synthetic = engine.synthetic
+    return ServerConfig(
+        engine=engine_config(engine),
+        dp_size=engine.dp_size,
+        cost=cost_model(engine),
+        time_scale=engine.time_scale,
+        tokenizer=tokenizer,
+        scripts=engine.script if chat is None else None,
+        synthetic=None
+        if synthetic is None or chat is not None
+        else SyntheticScript(synthetic.turns, synthetic.output_words, seed),
+        chat=chat,
+        format=form,
+        model_name=model_name,
+        host=host,
+        port=port,
+    )
 
 
 class SimulatedServer:
@@ -20,20 +57,7 @@ class SimulatedServer:
         self, engine: SimulatedEngine, agent: Agent, tokenizer: Path, model_name: str, host: str, seed: int
     ) -> None:
         self._host = host
-        self._config = ServerConfig(
-            engine=engine_config(engine),
-            dp_size=engine.dp_size,
-            cost=cost_model(engine),
-            time_scale=engine.time_scale,
-            tokenizer=tokenizer,
-            scripts=engine.script,
-            synthetic=None
-            if engine.synthetic is None
-            else SyntheticScript(engine.synthetic.turns, engine.synthetic.output_words, seed),
-            format=agent.format,
-            model_name=model_name,
-            host=host,
-        )
+        self._config = server_config(engine, tokenizer, model_name, form=agent.format, seed=seed, host=host)
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> str:

@@ -1,13 +1,51 @@
-"""The simulated engine on a real clock: runs in an event loop, and sleeps until a request can end."""
+"""The simulated engine on a real clock: runs in an event loop, and sleeps until a request can end, or, while somebody
+watches one, until its next token."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
+from types import TracebackType
+from typing import Self
 
 from concur_batch.simulator.engine import Counters, EngineCore
 from concur_batch.simulator.request import Completion, Request, TokenIds
+from concur_batch.simulator.sequence import Sequence
+
+# Who watches is not woken more often than this, in real seconds: on a fast clock several tokens come together.
+_WATCH_SECONDS = 0.002
+
+
+class Run:
+    """A request in the engine. To be left as a context: before its end, that aborts it."""
+
+    def __init__(self, driver: Driver, name: str, sequence: Sequence, completion: asyncio.Future[Completion]) -> None:
+        self.driver = driver
+        self.name = name
+        self.sequence = sequence
+        self.completion = completion
+        self.seen = 0
+        self.wake: asyncio.Future[None] | None = None
+
+    async def more(self) -> int:
+        """Wait until there are more output tokens than at the last call, or for the end; how many there are."""
+        if not self.has_news():
+            await self.driver.watch(self)
+        self.seen = self.driver.core.outputs(self.sequence)
+        return self.seen
+
+    def has_news(self) -> bool:
+        """Whether `more` need not wait."""
+        return self.driver.has_ended(self) or self.driver.core.outputs(self.sequence) > self.seen
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.driver.leave(self)
 
 
 class Driver:
@@ -22,30 +60,43 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._origin = self._loop.time()
         self._wall_origin = time.time()
-        self._pending: dict[str, asyncio.Future[Completion]] = {}
+        self._runs: dict[str, Run] = {}
+        self._watched: set[Run] = set()
         self._timer: asyncio.Handle | None = None
         self._fires_at = 0.0
         self._serial = itertools.count()
 
-    async def generate(
-        self, rid: str, input_ids: TokenIds, output_ids: TokenIds, max_new_tokens: int, ignore_eos: bool
-    ) -> Completion:
-        """Run one request to its end; cancelling the call aborts it. Raises RequestRejected."""
+    def submit(self, rid: str, input_ids: TokenIds, output_ids: TokenIds, max_new_tokens: int, ignore_eos: bool) -> Run:
+        """Hand in a request, now. Raises RequestRejected."""
         # A rid may come back while its aborted predecessor is still in a step: the core's names are used once.
         name = f"{rid}#{next(self._serial)}#"
-        self.core.submit(Request(name, input_ids, output_ids, max_new_tokens, ignore_eos), self.now_seconds())
-        future: asyncio.Future[Completion] = self._loop.create_future()
-        self._pending[name] = future
+        request = Request(name, input_ids, output_ids, max_new_tokens, ignore_eos)
+        sequence = self.core.submit(request, self.now_seconds())
+        run = self._runs[name] = Run(self, name, sequence, self._loop.create_future())
         self._pump()
+        return run
+
+    def has_ended(self, run: Run) -> bool:
+        """Whether the engine is done with it."""
+        return run.name not in self._runs
+
+    async def watch(self, run: Run) -> None:
+        """Wait until it has another token, or has ended."""
+        run.wake = self._loop.create_future()
+        self._watched.add(run)
+        self._arm()
         try:
-            return await future
-        except asyncio.CancelledError:
-            self._pending.pop(name, None)
-            self.abort(name)
-            raise
+            await run.wake
+        finally:
+            self._watched.discard(run)
+
+    def leave(self, run: Run) -> None:
+        """Abort it, unless it has ended."""
+        if self._runs.pop(run.name, None) is not None:
+            self.abort(run.name)
 
     def abort(self, rid_prefix: str) -> None:
-        """Abort all requests whose rid starts so; their calls return with what they have."""
+        """Abort all requests whose rid starts so; they end with what they have."""
         self._pump()
         self.core.abort(rid_prefix)
         self._pump()
@@ -79,10 +130,14 @@ class Driver:
             self._timer = None
 
     def _pump(self) -> None:
+        # The core never runs ahead of the clock: a step that has not ended yet has made no token.
         for completion in self.core.advance(self.now_seconds()):
-            future = self._pending.pop(completion.rid, None)
-            if future is not None and not future.done():
-                future.set_result(completion)
+            run = self._runs.pop(completion.rid, None)
+            if run is not None and not run.completion.done():
+                run.completion.set_result(completion)
+        for run in self._watched:
+            if run.has_news() and run.wake is not None and not run.wake.done():
+                run.wake.set_result(None)
         self._arm()
 
     def _arm(self) -> None:
@@ -90,6 +145,9 @@ class Driver:
         if event is None:
             return
         when = self._origin + event / self._time_scale
+        if self._watched:
+            step = self._origin + self.core.step_end_seconds() / self._time_scale
+            when = min(when, max(step, self._loop.time() + _WATCH_SECONDS))
         if self._timer is not None:
             if self._fires_at <= when:
                 return  # it fires first, and arms the next

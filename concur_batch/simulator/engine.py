@@ -71,16 +71,19 @@ class EngineCore:
         self._step_end_seconds = 0.0
         self._completions: list[Completion] = []
 
-    def submit(self, request: Request, now_seconds: float) -> None:
+    def submit(self, request: Request, now_seconds: float) -> Sequence:
         """Hand in a request that arrives at `now_seconds`: not before the engine's time or an earlier arrival.
 
+        What is returned is what `outputs` is asked about.
         Raises RequestRejected where it can never run. What `max_new_tokens` exceeds the engine's room by is cut off.
         """
         limit = self._checked_new_tokens(request)
         latest = self._arrivals[-1].arrival_seconds if self._arrivals else self.now_seconds
         if now_seconds < latest:
             raise ValueError(f"request {request.rid} arrives at {now_seconds} s, before {latest} s")
-        self._arrivals.append(Sequence(request, now_seconds, limit))
+        sequence = Sequence(request, now_seconds, limit)
+        self._arrivals.append(sequence)
+        return sequence
 
     def abort(self, rid_prefix: str) -> None:
         """End every request whose rid starts so; their completions come with the next `advance`."""
@@ -131,10 +134,18 @@ class EngineCore:
         foreseen = end + self._scheduler.quiet_seconds(self._step)
         return foreseen if arrival is None else max(end, min(foreseen, arrival))
 
+    def outputs(self, sequence: Sequence) -> int:
+        """How many tokens it has made by now."""
+        return self._scheduler.running.outputs(sequence)
+
+    def step_end_seconds(self) -> float:
+        """When the step in progress ends, by which tokens are made; the present time where there is none."""
+        return self.now_seconds if self._step is None else self._step_end_seconds
+
     def counters(self) -> Counters:
         """Gauges as of now, and counters since the start."""
         scheduler, pool, totals = self._scheduler, self._scheduler.pool, self._scheduler.totals
-        tiers = pool.tiers
+        tiers, link = pool.tiers, scheduler.link
         scheduler.settle(self.now_seconds)
         arrived = list(takewhile(lambda s: s.arrival_seconds <= self.now_seconds, self._arrivals))
         return Counters(
@@ -161,9 +172,9 @@ class EngineCore:
             reloaded=tiers.totals.reloaded if tiers else 0,
             host_dropped=tiers.totals.dropped if tiers else 0,
             host_evicted=tiers.totals.host_evicted if tiers else 0,
-            reload_seconds=totals.reload_seconds,
-            reload_wait_seconds=totals.reload_wait_seconds,
-            write_back_seconds=totals.write_back_seconds,
+            reload_seconds=link.reload_seconds if link else 0.0,
+            reload_wait_seconds=link.reload_wait_seconds if link else 0.0,
+            write_back_seconds=link.write_back_seconds if link else 0.0,
             prefill_seconds=totals.prefill_seconds,
             decode_seconds=totals.decode_seconds,
         )

@@ -9,6 +9,7 @@ from typing import Any
 from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.engine import Counters
 from concur_batch.simulator.request import Completion
+from concur_batch.simulator.server_config import ServerConfig
 
 
 @dataclass(slots=True)
@@ -19,14 +20,16 @@ class Served:
     aborted: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
-    cached_tokens: int = 0
+    device_cached_tokens: int = 0
+    host_cached_tokens: int = 0
 
     def add(self, completion: Completion) -> None:
         self.requests += 1
         self.aborted += completion.finish_reason == "abort"
         self.prompt_tokens += completion.prompt_tokens
         self.generation_tokens += completion.completion_tokens
-        self.cached_tokens += completion.cached_tokens
+        self.device_cached_tokens += completion.cached_tokens
+        self.host_cached_tokens += completion.host_cached_tokens
 
 
 def usage(counters: Counters) -> float:
@@ -64,13 +67,34 @@ _COUNTERS: dict[str, dict[str | None, Callable[[Counters], float]]] = {
 }
 
 
-def render_metrics(model_name: str, config: EngineConfig, ranks: Sequence[Counters], served: Served) -> str:
+# Of HiCache: there only where it is on.
+_HOST_GAUGES: dict[str, Callable[[Counters], float]] = {
+    "hicache_host_used_tokens": lambda c: c.host_used,
+    "hicache_host_total_tokens": lambda c: c.host_total,
+}
+_HOST_COUNTERS: dict[str, Callable[[Counters], float]] = {
+    "load_back_tokens_total": lambda c: c.reloaded,
+    "hicache_backup_tokens_total": lambda c: c.offloaded,
+    "hicache_dropped_tokens_total": lambda c: c.host_dropped,
+}
+_SERVED: dict[str, Callable[[Served], float]] = {
+    "prompt_tokens_total": lambda s: s.prompt_tokens,
+    "generation_tokens_total": lambda s: s.generation_tokens,
+    "num_requests_total": lambda s: s.requests,
+}
+
+
+def render_metrics(
+    model_name: str, config: EngineConfig, ranks: Sequence[Counters], served: Mapping[bool, Served]
+) -> str:
     """`GET /metrics`, in Prometheus's text format. Of a metric with several series all stand together.
 
-    `ranks` are the dp ranks, labelled as under DP attention: the scheduler of each has a tp rank of its own.
+    `ranks` are the dp ranks, labelled as under DP attention: the scheduler of each has a tp rank of its own. `served`
+    are the requests by whether they were streamed.
     """
     tokenizer = f'engine_type="unified",model_name="{model_name}"'
-    streams = f'{tokenizer},is_streaming="False"'
+    # As in SGLang, what was never streamed has no series for streams.
+    kinds = {f'{tokenizer},is_streaming="{kind}"': s for kind, s in served.items() if s.requests or not kind}
     engine = {
         f'{tokenizer},moe_ep_rank="0",pp_rank="0",tp_rank="{rank}"'
         + (f',dp_rank="{rank}"' if len(ranks) > 1 else ""): c
@@ -95,11 +119,24 @@ def render_metrics(model_name: str, config: EngineConfig, ranks: Sequence[Counte
         lines += _series("counter", name, series)
     cache = 'cache_type="UnifiedRadixCache",pp_rank="0",tp_rank="0",dp_rank='
     lines += _series("counter", "evicted_tokens_total", {f'{cache}"{n}"': c.evicted for n, c in enumerate(ranks)})
-    lines += _series("counter", "prompt_tokens_total", {streams: served.prompt_tokens})
-    lines += _series("counter", "generation_tokens_total", {streams: served.generation_tokens})
-    lines += _series("counter", "num_requests_total", {streams: served.requests})
-    lines += _series("counter", "num_aborted_requests_total", {tokenizer: served.aborted})
-    tiers = {f'{tokenizer},cache_source="{tier}"': served.cached_tokens for tier in ("device", "total")}
+    if config.hicache is not None:
+        for name, host_value in _HOST_GAUGES.items():
+            lines += _series("gauge", name, {labels: host_value(c) for labels, c in engine.items()})
+        reason = "host_pressure" if config.hicache.write_policy == "write_back" else "write_through_unbacked_eviction"
+        for name, moved in _HOST_COUNTERS.items():
+            more = f',reason="{reason}",pool="kv"' if name == "hicache_dropped_tokens_total" else ',pool="kv"'
+            lines += _series("counter", name, {f'{cache}"{n}"{more}': moved(c) for n, c in enumerate(ranks)})
+        # SGLang's is a histogram; its sum is what can be told.
+        spent = {f'{cache}"{n}"': c.reload_seconds for n, c in enumerate(ranks)}
+        lines += _series("counter", "load_back_duration_seconds_sum", spent)
+    for name, tokens in _SERVED.items():
+        lines += _series("counter", name, {labels: tokens(s) for labels, s in kinds.items()})
+    aborted = sum(s.aborted for s in served.values())
+    lines += _series("counter", "num_aborted_requests_total", {tokenizer: aborted})
+    device = sum(s.device_cached_tokens for s in served.values())
+    host = sum(s.host_cached_tokens for s in served.values())
+    sources = {"device": device, **({"host": host} if config.hicache else {}), "total": device + host}
+    tiers = {f'{tokenizer},cache_source="{source}"': tokens for source, tokens in sources.items()}
     lines += _series("counter", "cached_tokens_total", tiers)
     return "".join(lines)
 
@@ -134,27 +171,43 @@ def render_loads(config: EngineConfig, ranks: Sequence[Counters], stamp_seconds:
 SIMULATED = "simulated"
 
 
-def render_server_info(model_name: str, config: EngineConfig, dp_size: int, time_scale: float) -> dict[str, Any]:
+def render_server_info(config: ServerConfig) -> dict[str, Any]:
     """`GET /server_info`. `version` says that it is a simulation; `max_running_requests` is of all ranks."""
+    engine = config.engine
     return {
         "version": SIMULATED,
-        "served_model_name": model_name,
-        "model_path": model_name,
-        "context_length": config.context_tokens,
-        "page_size": config.page_size,
-        "chunked_prefill_size": config.chunked_prefill_tokens,
-        "dp_size": dp_size,
-        "max_running_requests": config.running_limit * dp_size,
-        "schedule_policy": "fcfs",
-        "radix_eviction_policy": "lru",
-        "max_total_num_tokens": config.pool_tokens,
-        "max_req_input_len": config.max_input_tokens,
-        "time_scale": time_scale,
+        "served_model_name": config.model_name,
+        "model_path": config.model_name,
+        "tokenizer_path": str(config.tokenizer),
+        "context_length": engine.context_tokens,
+        "page_size": engine.page_size,
+        "chunked_prefill_size": engine.chunked_prefill_tokens,
+        "dp_size": config.dp_size,
+        "max_running_requests": engine.running_limit * config.dp_size,
+        "schedule_policy": engine.schedule,
+        "radix_eviction_policy": engine.eviction,
+        "enable_hierarchical_cache": engine.hicache is not None,
+        "hicache_write_policy": None if engine.hicache is None else engine.hicache.write_policy,
+        "tool_call_parser": config.tool_call_parser,
+        "max_total_num_tokens": engine.pool_tokens,
+        "max_req_input_len": engine.max_input_tokens,
+        "time_scale": config.time_scale,
         "internal_states": [
             {
-                "effective_max_running_requests_per_dp": config.running_limit,
-                "memory_usage": {"token_capacity": config.pool_tokens},
+                "effective_max_running_requests_per_dp": engine.running_limit,
+                "memory_usage": {"token_capacity": engine.pool_tokens},
             }
         ]
-        * dp_size,
+        * config.dp_size,
+    }
+
+
+def render_model_info(config: ServerConfig) -> dict[str, Any]:
+    """`GET /model_info`."""
+    return {
+        "model_path": config.model_name,
+        "served_model_name": config.model_name,
+        "tokenizer_path": str(config.tokenizer),
+        "is_generation": True,
+        "tool_call_parser": config.tool_call_parser,
     }

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from concur_batch.simulator.request import TokenIds
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reply:
-    """One assistant turn, up to and with the token that ends it. `text` is None where nobody spelled it out."""
-
-    output_ids: TokenIds
-    text: str | None
+Function = Mapping[str, Any]
+"""A function that a request offers, as OpenAI describes one: `name`, `description`, `parameters` (a JSON schema)."""
 
 
 class Model(Protocol):
-    """Says the next turn. Stateless: the same prompt and seed give the same reply."""
+    """Says the next turn: its tokens, up to and with the one that ends it.
 
-    def reply(self, input_ids: TokenIds, seed: int) -> Reply: ...
+    Stateless: the same arguments give the same reply. `offered` are functions that it may call now; models that go by
+    a script of their own need none.
+    """
+
+    def reply(self, input_ids: TokenIds, seed: int, offered: Sequence[Function] = ()) -> TokenIds: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class ChatTokens:
         return cls(start, end, tuple(tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False).ids))
 
 
-def with_length(reply: Reply, tokens: int, end: int) -> Reply:
+def with_length(output_ids: TokenIds, tokens: int, end: int) -> TokenIds:
     """The reply of a model that may not stop before `tokens` tokens: it says the same again and again."""
-    said = reply.output_ids[reply.output_ids != end]
-    return Reply(np.resize(said if len(said) else reply.output_ids, tokens), None)
+    said = output_ids[output_ids != end]
+    return np.resize(said if len(said) else output_ids, tokens)

@@ -31,11 +31,12 @@ class Node:
 
     __slots__ = (
         *("children", "device_children", "hits", "host_queued", "last_access", "locks", "on_device", "on_host"),
-        *("parent", "priority", "queued", "serial", "tokens"),
+        *("parent", "priority", "queued", "serial", "size", "tokens"),
     )
 
     def __init__(self, tokens: bytes, parent: Node | None, serial: int) -> None:
         self.tokens = tokens
+        self.size = len(tokens) // TOKEN_BYTES
         self.parent = parent
         self.children: dict[bytes, Node] = {}  # by the child's first page
         self.device_children = 0  # how many of them are on the device
@@ -49,8 +50,10 @@ class Node:
         self.queued = False  # whether the device's eviction heap has an entry for it
         self.host_queued = False  # and the host's
 
-    def __len__(self) -> int:
-        return len(self.tokens) // TOKEN_BYTES
+    def keep_from(self, at: int) -> None:
+        """Only the tokens from byte `at` on stay in it."""
+        self.tokens = self.tokens[at:]
+        self.size = len(self.tokens) // TOKEN_BYTES
 
 
 def _lru(node: Node) -> EvictionKey:

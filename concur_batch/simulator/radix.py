@@ -61,7 +61,7 @@ class RadixCache:
         self._restore(node)
         if offset < end:
             node = self._add(tokens[offset:end], node)
-            self.evictable_tokens += len(node)
+            self.evictable_tokens += node.size
             self._queue(node)
         self._touch(node)
         self._count_hits(node, end // TOKEN_BYTES, counted_tokens)
@@ -72,12 +72,12 @@ class RadixCache:
 
         So does SGLang at a prompt's end, that the output's KV can be evicted without the prompt's.
         """
-        start_tokens = end_tokens - len(node)
+        start_tokens = end_tokens - node.size
         while start_tokens >= at_tokens:
             assert node.parent is not None
             node = node.parent
-            start_tokens -= len(node)
-        if start_tokens + len(node) > at_tokens:
+            start_tokens -= node.size
+        if start_tokens + node.size > at_tokens:
             node = self._split(node, (at_tokens - start_tokens) * TOKEN_BYTES)
         self._touch(node, priority=1)
 
@@ -90,9 +90,8 @@ class RadixCache:
         step: Node | None = node
         while step is not None:
             if step.locks == 0 and step.on_device:
-                size = len(step)
-                self.evictable_tokens -= size
-                self.locked_tokens += size
+                self.evictable_tokens -= step.size
+                self.locked_tokens += step.size
             step.locks += 1
             step = step.parent
 
@@ -103,10 +102,10 @@ class RadixCache:
             step.locks -= 1
             if step.locks == 0:
                 if step.on_device:
-                    size = len(step)
-                    self.evictable_tokens += size
-                    self.locked_tokens -= size
-                self._queue(step)
+                    self.evictable_tokens += step.size
+                    self.locked_tokens -= step.size
+                if not step.device_children:
+                    self._queue(step)
             step = step.parent
 
     def evict(self, tokens: int) -> int:
@@ -120,7 +119,7 @@ class RadixCache:
             if key != self._key(node):
                 self._queue(node)
                 continue
-            evicted += len(node)
+            evicted += node.size
             self._free(node)
         self.evictable_tokens -= evicted
         self.evicted_tokens_total += evicted
@@ -146,7 +145,7 @@ class RadixCache:
         locked = evictable = 0
         for node in self.nodes():
             assert node.parent is not None
-            assert node.tokens
+            assert 0 < node.size == len(node.tokens) // TOKEN_BYTES
             assert len(node.tokens) % self._page_bytes == 0
             assert node.parent.children[node.tokens[: self._page_bytes]] is node
             assert node.locks >= sum(child.locks for child in node.children.values())
@@ -156,9 +155,9 @@ class RadixCache:
             if node.on_device and not node.device_children and not node.locks:
                 assert node.queued, "an evictable leaf is missing from the heap"
             if node.on_device and node.locks:
-                locked += len(node)
+                locked += node.size
             elif node.on_device:
-                evictable += len(node)
+                evictable += node.size
         assert (locked, evictable) == (self.locked_tokens, self.evictable_tokens)
         entries = [node.serial for _, _, node in self._heap]
         assert len(entries) == len(set(entries)), "a node is queued twice"
@@ -174,7 +173,7 @@ class RadixCache:
         """A request that has inserted `counted_tokens` before has inserted up to `end_tokens`, where `node` ends."""
         while end_tokens > counted_tokens:
             node.hits += 1
-            end_tokens -= len(node)
+            end_tokens -= node.size
             assert node.parent is not None
             node = node.parent
 
@@ -212,7 +211,7 @@ class RadixCache:
         assert parent is not None
         upper = self._add(node.tokens[:at], parent)  # replaces `node` among the parent's children
         parent.device_children -= 1
-        node.tokens = node.tokens[at:]
+        node.keep_from(at)
         node.parent = upper
         upper.children[node.tokens[: self._page_bytes]] = node
         upper.device_children = int(node.on_device)
@@ -245,7 +244,8 @@ class RadixCache:
         step: Node | None = node
         while step is not None:
             step.last_access = self._tick
-            step.priority = max(step.priority, priority)
+            if step.priority < priority:
+                step.priority = priority
             step = step.parent
 
     def _queue(self, node: Node) -> None:

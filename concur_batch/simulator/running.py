@@ -50,6 +50,11 @@ class RunningBatch:
             self._settle(sequence, seat)
         return iter(list(self._seats))
 
+    def outputs(self, sequence: Sequence) -> int:
+        """How many tokens it has made, whether it is a member or not."""
+        seat = self._seats.get(sequence)
+        return sequence.outputs + (0 if seat is None else self._steps - seat.steps)
+
     def add(self, sequence: Sequence) -> None:
         """At the end of the order, between steps."""
         self._orders += 1

@@ -26,9 +26,8 @@ class Totals:
     """Cumulative counters, in tokens but for `retracted_requests`, as the engine's metrics have them.
 
     `input_tokens`, `device_hit_tokens` and `host_hit_tokens` count first attempts only; `computed_tokens` and
-    `cached_tokens` count every prefill, recomputation after a retraction included. `reload_seconds` are those of the
-    copies, `reload_wait_seconds` what prefill batches took longer for them, and `write_back_seconds` what steps waited
-    for evicted KV to be stored. `prefill_seconds` and `decode_seconds` are those of all such steps.
+    `cached_tokens` count every prefill, recomputation after a retraction included. `prefill_seconds` and
+    `decode_seconds` are those of all such steps.
     """
 
     input_tokens: int = 0
@@ -40,9 +39,6 @@ class Totals:
     retracted_requests: int = 0
     retracted_input_tokens: int = 0
     retracted_output_tokens: int = 0
-    reload_seconds: float = 0.0
-    reload_wait_seconds: float = 0.0
-    write_back_seconds: float = 0.0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
 
@@ -63,7 +59,7 @@ class Scheduler:
         self.config = config
         self.cost = cost
         self.pool = KvPool(config)
-        self.link = HostLink(cost)
+        self.link = HostLink(cost, self.pool.tiers) if self.pool.tiers is not None else None
         self.waiting: deque[Sequence] = deque()
         self.running = RunningBatch(config.page_size)
         self.waiting_tokens = 0  # that a prefill must make resident
@@ -114,7 +110,7 @@ class Scheduler:
         Decode steps which nothing interrupts are taken together while they fit into `max_seconds`, at least one.
         """
         self.settle(now_seconds)
-        horizon = min(max_seconds, self.link.next_arrival_seconds() - now_seconds)
+        horizon = min(max_seconds, self._next_store_seconds() - now_seconds)
         step = self._launch_prefill(now_seconds) or self._launch_decode(now_seconds, horizon)
         if step is None and not self.waiting:
             self.ratio.reset()
@@ -130,21 +126,20 @@ class Scheduler:
             self._complete_prefill(step.prefill, now_seconds)
         if self._aborting:
             self._drop_aborting()
-        tiers = self.pool.tiers
-        if tiers is not None:
-            tiers.finish_loads()
-            for node, tokens in tiers.unsent:
-                self.link.store(node, tokens, now_seconds)
-            tiers.unsent.clear()
+        if self.link is not None:
+            self.link.send(now_seconds)
 
     def settle(self, now_seconds: float) -> None:
         """What has arrived on the host by now may be evicted from the device."""
-        for node in self.link.take_stored(now_seconds):
-            self.pool.tree.unlock(node)
+        if self.link is not None:
+            self.link.settle(now_seconds)
 
     def next_room_seconds(self) -> float:
         """When those who wait may find room though nothing runs: KV on its way to the host is locked until then."""
-        return self.link.next_arrival_seconds() if self.waiting else float("inf")
+        return self._next_store_seconds() if self.waiting else float("inf")
+
+    def _next_store_seconds(self) -> float:
+        return self.link.next_arrival_seconds() if self.link is not None else float("inf")
 
     def flush(self) -> None:
         """Drop the cache, which nobody may be using."""
@@ -201,9 +196,6 @@ class Scheduler:
             loaded = self.pool.load(sequence)
             loaded_tokens += loaded
             count = self._chunk(sequence, compute_left)
-            if count <= 0:
-                self.pool.release(sequence)
-                break
             self.waiting.popleft()
             self.waiting_tokens -= sequence.filled_tokens
             self._count_admission(sequence, loaded, now_seconds)
@@ -222,30 +214,9 @@ class Scheduler:
         for sequence, count in batch:
             self._extend(sequence, count)
         self._admitting = [sequence for sequence, _ in batch]
-        seconds = self._with_transfers(seconds, loaded_tokens, now_seconds)
+        if self.link is not None:
+            seconds = self.link.step_seconds(seconds, loaded_tokens, now_seconds)
         return Step(seconds, prefill=self._admitting)
-
-    def _with_transfers(self, seconds: float, loaded_tokens: int, now_seconds: float) -> float:
-        """How long a step takes which computes for `seconds`, with what it evicts to the host and what it loads.
-
-        It waits for the former. Loads go layer by layer, and so does what computes on them: once the link is free for
-        the first, the longer of the two hides the other.
-        """
-        tiers = self.pool.tiers
-        if tiers is None:
-            return seconds
-        begin_seconds = now_seconds
-        if tiers.written_back_tokens:
-            begin_seconds = self.link.write_back(tiers.written_back_tokens, now_seconds)
-            tiers.written_back_tokens = 0
-            self.totals.write_back_seconds += begin_seconds - now_seconds
-        end_seconds = begin_seconds + seconds
-        if loaded_tokens:
-            load_seconds, loaded_seconds = self.link.load(loaded_tokens, begin_seconds)
-            end_seconds = max(load_seconds + seconds, loaded_seconds)
-            self.totals.reload_seconds += loaded_seconds - load_seconds
-            self.totals.reload_wait_seconds += end_seconds - (begin_seconds + seconds)
-        return end_seconds - now_seconds
 
     def _complete_prefill(self, batch: list[Sequence], now_seconds: float) -> None:
         self._admitting = []
@@ -324,7 +295,8 @@ class Scheduler:
         self.pool.take(self.running.need(steps))
         seconds = self.cost.decode_seconds(len(self.running), self.running.kv_tokens + len(self.running), steps)
         self.running.grow(steps)
-        seconds = self._with_transfers(seconds, 0, now_seconds + waited_seconds)
+        if self.link is not None:
+            seconds = self.link.step_seconds(seconds, 0, now_seconds + waited_seconds)
         return Step(waited_seconds + seconds, decode_steps=steps)
 
     def _wait_for_room(self, now_seconds: float) -> float:
@@ -333,8 +305,8 @@ class Scheduler:
         SGLang would end the request with an error. Nobody plans a run with a pool so small.
         """
         until_seconds = now_seconds
-        while self.running.need(1) > self.pool.reachable_tokens:
-            until_seconds = self.link.next_arrival_seconds()
+        while self.running.need(1) > self.pool.reachable_tokens and self._next_store_seconds() < float("inf"):
+            until_seconds = self._next_store_seconds()
             self.settle(until_seconds)
         return until_seconds - now_seconds
 

@@ -22,7 +22,7 @@ from concur_batch.simulator.conversation import (
     observations,
     read_conversation,
 )
-from concur_batch.simulator.model import ChatTokens, Reply
+from concur_batch.simulator.model import ChatTokens, Function
 from concur_batch.simulator.request import TokenIds
 
 TASK_PATTERN = r"Task (\S+)"
@@ -105,10 +105,10 @@ class ScriptedModel:
         self._writer = Tokenizer.from_str(tokenizer.to_str())
         self._writer.encode_special_tokens = True
 
-    def reply(self, input_ids: TokenIds, seed: int) -> Reply:
+    def reply(self, input_ids: TokenIds, seed: int, offered: Sequence[Function] = ()) -> TokenIds:
         text = self.say(read_conversation(input_ids, self._tokenizer, self._chat), seed)
         ids = self._writer.encode(text, add_special_tokens=False).ids
-        return Reply(np.array([*ids, self._chat.end], dtype=np.int32), text)
+        return np.array([*ids, self._chat.end], dtype=np.int32)
 
     def say(self, messages: Sequence[Message], seed: int) -> str:
         """The next assistant turn. A script that cannot go on submits what went wrong as its answer."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import zlib
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer
 
 from concur_batch.simulator.actions import Call, write_turn
 from concur_batch.simulator.conversation import ActionFormat
-from concur_batch.simulator.model import ChatTokens, Reply
+from concur_batch.simulator.model import ChatTokens, Function
 from concur_batch.simulator.request import TokenIds
 
 _WORD = re.compile(r"Ġ[a-z]{3,}")  # as byte-level tokenizers write a word after a space
@@ -53,7 +54,7 @@ class SyntheticModel:
         self._deck = rng.choice(np.array(words, dtype=np.int32), _DECK + script.output_words[1])
         self._affixes = lru_cache(maxsize=4096)(self._make_affixes)
 
-    def reply(self, input_ids: TokenIds, seed: int) -> Reply:
+    def reply(self, input_ids: TokenIds, seed: int, offered: Sequence[Function] = ()) -> TokenIds:
         turns = self._turn_starts(input_ids)
         opening = input_ids[: turns[0]] if len(turns) else input_ids
         who = zlib.crc32(opening.tobytes(), seed & 0xFFFF_FFFF) ^ self._script.seed
@@ -62,7 +63,7 @@ class SyntheticModel:
         draw = random.Random(who * 1_000_003 + said)
         start, words = draw.randrange(_DECK), draw.randint(*self._script.output_words)
         head, tail = self._affixes(said + 1 if said < total else 0)
-        return Reply(np.concatenate((head, self._deck[start : start + words], tail)), None)
+        return np.concatenate((head, self._deck[start : start + words], tail))
 
     def _turn_starts(self, input_ids: TokenIds) -> TokenIds:
         """Where assistant messages begin."""

@@ -58,7 +58,7 @@ class TieredCache(RadixCache):
         """The last node on the device of the path that ends at `node`, and how many of its tokens only the host has."""
         tokens = 0
         while not node.on_device:
-            tokens += len(node)
+            tokens += node.size
             assert node.parent is not None
             node = node.parent
         return node, tokens
@@ -67,7 +67,7 @@ class TieredCache(RadixCache):
         """Bring the locked path that ends at `node` back to the device, which has the room; tokens loaded."""
         path = self._materialize(node)
         self._loading += path
-        loaded = sum(len(step) for step in path)
+        loaded = sum(step.size for step in path)
         self.totals.reloaded += loaded
         return loaded
 
@@ -93,7 +93,7 @@ class TieredCache(RadixCache):
         on_host = 0
         for node in self.nodes():
             if node.on_host:
-                on_host += len(node)
+                on_host += node.size
             if not node.on_device and not node.children and not node.locks:
                 assert node.host_queued, "an evictable host leaf is missing from the heap"
             if not self.write_back and node.on_host:
@@ -105,10 +105,10 @@ class TieredCache(RadixCache):
     # What the tree does otherwise
 
     def _free(self, node: Node) -> None:
-        if self.write_back and not node.on_host and self._take_host_room(len(node)):
+        if self.write_back and not node.on_host and self._take_host_room(node.size):
             node.on_host = True
             self._duplicates.setdefault(node)
-            self.written_back_tokens += len(node)
+            self.written_back_tokens += node.size
         if not node.on_host:
             self._drop(node)
             return
@@ -127,7 +127,7 @@ class TieredCache(RadixCache):
         path = []
         while end_tokens > counted_tokens:
             path.append(node)
-            end_tokens -= len(node)
+            end_tokens -= node.size
             assert node.parent is not None
             node = node.parent
         for node in reversed(path):
@@ -163,11 +163,11 @@ class TieredCache(RadixCache):
             chain.append(step)
             step = step.parent
         for node in reversed(chain):
-            if not self._take_host_room(len(node)):
+            if not self._take_host_room(node.size):
                 return
             node.on_host = True
             self.lock(node)
-            self.unsent.append((node, len(node)))
+            self.unsent.append((node, node.size))
 
     def _materialize(self, node: Node) -> list[Node]:
         """Put the path that ends at `node` on the device, each as locked as it is; those that were not there."""
@@ -177,9 +177,9 @@ class TieredCache(RadixCache):
             node.on_device = True
             node.parent.device_children += 1
             if node.locks:
-                self.locked_tokens += len(node)
+                self.locked_tokens += node.size
             else:
-                self.evictable_tokens += len(node)
+                self.evictable_tokens += node.size
             self._queue(node)
             path.append(node)
             node = node.parent
@@ -225,15 +225,15 @@ class TieredCache(RadixCache):
 
     def _leave_host(self, node: Node) -> int:
         node.on_host = False
-        self.host_used_tokens -= len(node)
-        self.totals.host_evicted += len(node)
-        return len(node)
+        self.host_used_tokens -= node.size
+        self.totals.host_evicted += node.size
+        return node.size
 
     def _drop(self, node: Node) -> None:
         """Lose a device leaf that has no copy, and what the host has below it."""
         for child in list(node.children.values()):
             self._drop_host(child)
-        self.totals.dropped += len(node)
+        self.totals.dropped += node.size
         self._remove(node)
         node.on_device = False
 

@@ -58,6 +58,11 @@ class Hardware:
     gpus: int | None = None
 
     @property
+    def pool_tokens(self) -> tuple[int, ...]:
+        """By pool."""
+        return tuple(engine.pool_tokens for engine in self.engines.values())
+
+    @property
     def has_host_tier(self) -> bool:
         return any(engine.hicache is not None for engine in self.engines.values())
 
@@ -77,10 +82,9 @@ def hardware_of(
     """The workload's hardware, by its `simulate` section.
 
     A GPU that is named there decides sizes and costs; the pools are those of a `recorded` run where its own workload
-    named the same. Else a simulated engine has its own, and the engine of a
-    `recorded` run has the sizes that its manifest tells and the costs that were `fitted` to it. What the section says
-    of pools and cache goes before all of these. `catalogue` None: the package's. Raises InputError with what is
-    missing or does not go together.
+    named the same. Else a simulated engine has its own, and the engine of a recorded run has the sizes that its
+    manifest tells and the costs that were `fitted` to it. What the section says of pools and cache goes before all of
+    these. `catalogue` None: the package's. Raises InputError with what is missing or does not go together.
     """
     workload, section = loaded.workload, loaded.workload.simulate or Simulate()
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -138,7 +139,8 @@ def test_a_window_that_never_binds_leaves_every_batch_as_it_is_without_control(c
     plans = make_plans(16)
     open_, bound = run(plans, NONE, pool_tokens=100_000), run(plans, control, pool_tokens=100_000)
     assert len(open_.scheduled) == 16 * 8
-    assert bound.counters == open_.counters
+    # Readings split the decode seconds into other pieces, whose sum may differ in its last digit.
+    assert asdict(bound.counters["0"]) == pytest.approx(asdict(open_.counters["0"]), rel=1e-12)
     assert not any(row["branch"] == "cut" for row in bound.control)
     assert [rid for _, rid in bound.scheduled] == [rid for _, rid in open_.scheduled]
     if control.policy != "steady":  # whose four readings a period let the seconds be summed up in other pieces

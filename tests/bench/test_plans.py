@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concur_batch.agent.tokenizer import load_tokenizer
-from concur_batch.bench.plan import Plan
+from concur_batch.bench.batch import simulate_batch
+from concur_batch.bench.plan import EnginePlan, Plan
 from concur_batch.bench.plans import drawn_load, replayed_load
 from concur_batch.bench.variation import Variation, perturbed, seeded
 from concur_batch.driver.replay import drawn_agents
+from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.cost import CostModel
-from concur_batch.workload.schema import Synthetic
+from concur_batch.workload.schema import AgentCap, Synthetic, Trajectories
 
 TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "workloads" / "demo_model")
 
@@ -40,6 +43,32 @@ def test_drawn_plans_are_those_of_the_drawn_trajectories(
         assert figures(ours) == figures(theirs)
         news = [turn.new_tokens for turn in theirs.turns]
         assert [turn.new_tokens for turn in ours.turns] == [news[0] + more, *news[1:]]
+
+
+def test_samples_of_a_task_find_their_prompt_in_the_cache() -> None:
+    section = Trajectories(turns=(1, 1), shared_tokens=10, prompt_tokens=(50, 90), output_tokens=(5, 5))
+    names, tasks = ["a/0", "b/0", "a/1", "b/1"], ["a", "b", "a", "b"]
+    load = drawn_load(section, names, tasks)
+    lengths = [plan.turns[0].new_tokens for plan in load.plans]
+    assert lengths[:2] == lengths[2:]
+    one_by_one = AgentCap(policy="agent_cap", cap=1)
+    engines = {"0": EnginePlan(EngineConfig(pool_tokens=5000))}
+    rows = simulate_batch(load.plans, one_by_one, engines, load.shared_tokens).agents
+    # The last token of a prompt is always computed.
+    assert [row["cached_device_tokens"] for row in rows] == [0, 10, 9 + lengths[0], 9 + lengths[1]]
+    apart = drawn_load(section, names)
+    assert {plan.prompt for plan in apart.plans} == {None}
+    rows = simulate_batch(apart.plans, one_by_one, engines, apart.shared_tokens).agents
+    assert [row["cached_device_tokens"] for row in rows] == [0, 10, 10, 10]
+
+
+def test_replayed_agents_share_a_prompt_that_is_the_same() -> None:
+    section = Synthetic(agents=3, shared_tokens=0, prompt_tokens=(20, 30))
+    first, second, third = drawn_agents(section, TOKENIZER)
+    again = dataclasses.replace(second, agent_id="again/0", trajectory=first.trajectory)
+    prompts = [plan.prompt for plan in replayed_load([first, again, second, third]).plans]
+    assert prompts[0] == prompts[1]
+    assert len(set(prompts)) == 3
 
 
 def test_prompts_that_are_all_the_same_are_shared_whole() -> None:

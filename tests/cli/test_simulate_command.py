@@ -89,8 +89,8 @@ def test_hardware_is_swept_like_any_key(workload: Path) -> None:
     assert [setting["name"] for setting in found["settings"]] == [
         "none gpu=l40s tp=1", "none gpu=l40s tp=2", "none gpu=h100 tp=1", "none gpu=h100 tp=2",
     ]  # fmt: skip
-    l40s, _, h100, two = (setting["seconds_median"] for setting in found["settings"])
-    assert two < h100 < l40s
+    l40s, _, h100, _ = (setting["seconds_median"] for setting in found["settings"])
+    assert h100 < l40s
     assert len({setting["hardware"] for setting in found["settings"]}) == 4
 
 
@@ -142,10 +142,23 @@ def test_a_recorded_run_is_simulated_with_costs_fitted_to_it(run_dir: Path) -> N
 def test_a_recorded_run_on_named_gpus_takes_their_costs(run_dir: Path) -> None:
     found = predicted("--from", run_dir, "--policy", "none", "--set", "simulate={gpu: h100, model: qwen3-8b}")
     assert found["recorded"]["costs"] == "named"
+    assert found["recorded"]["simulated_seconds"] is None  # on a pool of another size it is another run
     assert found["settings"][0]["hardware"].startswith("qwen3-8b on 1 x H100 80 GB SXM, KV pool of ")
     shown = simulate("--from", run_dir, "--policy", "none").output
     assert "run-1 itself took " in shown
     assert "No GPU is named, so costs are fitted to 72 turns of it: mean error" in shown
+
+
+def test_a_host_tier_is_simulated_and_its_link_varied(run_dir: Path) -> None:
+    section = "simulate={gpu: l40s, model: qwen3-8b, pool_tokens: 6000, hicache: {ratio: 8}}"
+    found = predicted("--from", run_dir, "--policy", "none", "--set", section)
+    (setting,) = found["settings"]
+    assert "HiCache of 48,000 tokens (write_through)" in setting["hardware"]
+    assert setting["host_hit_rate"] > 0.1
+    assert [name for name in found["variations"] if "link" in name] == ["host link -20%", "host link +20%"]
+    without = predicted("--from", run_dir, "--policy", "none", "--set", section, "--set", "simulate.hicache=null")
+    assert without["settings"][0]["host_hit_rate"] == 0
+    assert without["settings"][0]["recomputed_tokens"] > 2 * setting["recomputed_tokens"]
 
 
 @pytest.mark.parametrize(

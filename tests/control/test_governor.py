@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from agents_by_hand import arrive, granted, obey, refused, release, tell, waitin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concur_batch.control.admission import Admission
 from concur_batch.control.governor import SILENT_PERIODS, Governor, Row
 from concur_batch.control.member import Event, Membership, Permit, Spent, State
 from concur_batch.engine.protocol import Reading
@@ -470,7 +472,17 @@ def played(control: AnyControl, steps: list[tuple[str, str, int, int]]) -> list[
                 permits = run.admission.suspend(what == "suspend", run.now_seconds)
         marks += [permit for permit in permits if not permit.allowed]
         said.append(permits)
+        check_counts(run.admission)
     return said
+
+
+def check_counts(admission: Admission) -> None:
+    """What is kept of each pool's agents by state is what counting them gives."""
+    counted = Counter((member.pool, member.state) for _, member in admission.members())
+    for pool in (None, *admission.windows):
+        assert {state: admission.count(pool, state) for state in State} == {
+            state: counted[pool, state] for state in State
+        }
 
 
 @settings(max_examples=60, deadline=None)

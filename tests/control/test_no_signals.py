@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from concur_batch.control.governor import Governor, Row
 from concur_batch.control.member import Spent, State
 from concur_batch.engine.protocol import Reading
+from concur_batch.trace.encode import encode
 from concur_batch.workload.schema import AnyControl, Concur, Steady
 
 
@@ -30,6 +31,7 @@ class Blind:
         if spent is not None:
             self.governor.spent("p", spent)
         _, (row,) = self.governor.period({"p": [Reading(self.seconds, **told)]}, self.seconds)
+        encode("control", row)  # raises where the table cannot hold it
         return row
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from concur_batch.simulator.config import EngineConfig
-from concur_batch.simulator.server import Server, ServerConfig
+from concur_batch.simulator.server import ServerConfig, make_app
 from concur_batch.simulator.synthetic import SyntheticScript
 
 MODEL = Path(__file__).parents[2] / "workloads" / "demo_model"
@@ -23,7 +23,7 @@ Fault = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 @asynccontextmanager
 async def simulated(fault: Fault | None = None, dp_size: int = 1, page_size: int = 1) -> AsyncIterator[str]:
     """The URL of the simulated SGLang, whose every request passes through the fault."""
-    server = Server(
+    app = make_app(
         ServerConfig(
             engine=EngineConfig(pool_tokens=20_000, page_size=page_size, context_tokens=4_000),
             synthetic=SyntheticScript(),
@@ -32,15 +32,10 @@ async def simulated(fault: Fault | None = None, dp_size: int = 1, page_size: int
             dp_size=dp_size,
         )
     )
-    app = server.app()
     if fault is not None:
         app.middlewares.append(web.middleware(fault))
-    try:
-        async with serving(app) as url:
-            yield url
-    finally:
-        for driver in server.drivers:
-            driver.close()
+    async with serving(app) as url:
+        yield url
 
 
 @asynccontextmanager

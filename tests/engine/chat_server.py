@@ -41,12 +41,14 @@ def says(text: str, reason: str = "stop", **more: Any) -> Said:
 class ChatServer:
     """Answers by `model`, or first with `replies`, one after the other; notes what it was sent in `bodies`.
 
-    A token is four characters. A prompt's longest beginning of messages that it has seen is cached.
+    A token is four characters. A prompt's longest beginning of messages that it has seen is cached. An answer takes
+    `answer_seconds`.
     """
 
     def __init__(self, model: Model = lambda messages, body: says("Yes."), *, tells_cached: bool = False) -> None:
         self.model = model
         self.tells_cached = tells_cached
+        self.answer_seconds = 0.0
         self.replies: list[Reply] = []
         self.bodies: list[dict[str, Any]] = []
         self.key: str | None = None
@@ -83,6 +85,7 @@ class ChatServer:
         problem = self._problem(body)
         if problem is not None:
             return problem
+        await asyncio.sleep(self.answer_seconds)
         return web.json_response(self._answer(body))
 
     def _problem(self, body: Mapping[str, Any]) -> web.Response | None:

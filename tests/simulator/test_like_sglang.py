@@ -79,8 +79,7 @@ class Ours:
         if self.tiers is not None:
             self.tiers.host_evicted = []
         returned = getattr(self, name)(*arguments)
-        if self.tiers is not None and not self.tiers.unsent:
-            self.tree.check_integrity()
+        self.tree.check_integrity()
         return {
             "returned": returned,
             "evictable": self.tree.evictable_tokens,

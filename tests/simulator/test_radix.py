@@ -30,7 +30,7 @@ def test_match_finds_the_longest_prefix_and_splits_where_sequences_part() -> Non
     cache = RadixCache()
     cache.insert(ids("abcdef"))
     node, length = cache.match(ids("abcxyz"))
-    assert (length, len(node)) == (3, 3)
+    assert (length, node.size) == (3, 3)
     cache.insert(ids("abcxyz"))
     assert cached(cache) == {"abcdef", "abcxyz"}
     assert cache.evictable_tokens == 9
@@ -80,7 +80,7 @@ def test_insert_can_go_on_from_a_locked_node() -> None:
     node = cache.insert(ids("abc"))
     cache.lock(node)
     end = cache.insert(ids("abcdef"), under=node, prefix_tokens=3)
-    assert (end.parent, len(end)) == (node, 3)
+    assert (end.parent, end.size) == (node, 3)
 
 
 def test_only_whole_pages_are_cached_and_matched() -> None:

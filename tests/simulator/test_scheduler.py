@@ -17,7 +17,7 @@ from concur_batch.simulator.sequence import Sequence
 COST = CostModel(1.0, 0.0, 10.0, 0.0, 0.0)
 
 
-def make_scheduler(pool: int, **settings: float) -> Scheduler:
+def make_scheduler(pool: int, **settings: float | str) -> Scheduler:
     return Scheduler(EngineConfig(pool_tokens=pool, context_tokens=1000, **settings), COST)  # type: ignore[arg-type]
 
 
@@ -231,6 +231,60 @@ def test_waiting_requests_keep_their_prefixes_fresh() -> None:
         run_to_end(scheduler)
         evicted[passes] = waiting.cached_tokens
     assert evicted == {0: 0, 1: 20}
+
+
+def test_lpm_takes_the_longest_cached_prefix_first() -> None:
+    scheduler = make_scheduler(1000, schedule="lpm")
+    scheduler.add(make_sequence("history", [1] * 60, 1))
+    step(scheduler)
+    for name, prompt in (("new", [9] * 5), ("part", [1] * 40 + [8]), ("most", [1] * 55 + [7])):
+        scheduler.add(make_sequence(name, prompt, 2))
+    launched = step(scheduler)
+    assert launched is not None and names(launched.prefill) == ["most", "part", "new"]
+
+
+def test_lpm_lets_one_of_those_with_the_same_new_prefix_go_ahead() -> None:
+    """SGLang 0.5.23: who has at most 32 cached tokens and shares 32 with one before it waits behind all others."""
+    scheduler = make_scheduler(1000, schedule="lpm")
+    for name, prompt in (("a", [1] * 40 + [2]), ("same as a", [1] * 40 + [3]), ("little in common", [1] * 31 + [4])):
+        scheduler.add(make_sequence(name, prompt, 2))
+    launched = step(scheduler)
+    assert launched is not None and names(launched.prefill) == ["a", "little in common", "same as a"]
+
+
+def test_lpm_is_first_come_first_served_when_many_wait() -> None:
+    for waiting, first in ((128, "hit"), (129, "r0")):
+        scheduler = make_scheduler(10_000, schedule="lpm", max_running_requests=1)
+        scheduler.add(make_sequence("history", [1] * 60, 1))
+        step(scheduler)
+        for number in range(waiting - 1):
+            scheduler.add(make_sequence(f"r{number}", [100 + number], 1))
+        scheduler.add(make_sequence("hit", [1] * 60 + [2], 1))
+        launched = step(scheduler)
+        assert launched is not None and names(launched.prefill) == [first]
+
+
+def test_a_prefill_batch_lets_nobody_in_beyond_its_budget() -> None:
+    """20 tokens fill the budget of 15: `c` waits though the chunk has room for it."""
+    scheduler = make_scheduler(1000, max_prefill_tokens=15, chunked_prefill_tokens=100)
+    for name in "abc":
+        scheduler.add(make_sequence(name, [ord(name)] * 10, 2))
+    launched = step(scheduler)
+    assert launched is not None and names(launched.prefill) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("eviction", "kept"), [("lru", [0, 10]), ("priority", [10, 10])])
+def test_priority_gives_up_outputs_before_prompts(eviction: str, kept: list[int]) -> None:
+    """Two finished requests of 10 + 10 tokens each: lru evicts the older one's output and prompt."""
+    scheduler = make_scheduler(45, eviction=eviction)
+    prompts = [make_sequence("", [number] * 10, 11) for number in (1, 2)]
+    for sequence in prompts:
+        scheduler.add(sequence)
+        run_to_end(scheduler)
+    assert scheduler.pool.evictable_tokens == 40
+    scheduler.pool.tree.evict(17)
+    assert scheduler.pool.evictable_tokens == 20
+    assert [scheduler.pool.tree.match(sequence.tokens, 10)[1] for sequence in prompts] == kept
 
 
 def test_the_running_limit() -> None:

@@ -70,10 +70,11 @@ def call(text: str) -> dict[str, object]:
 
 
 def said(model: ScriptedModel, *messages: tuple[str, str], seed: int = 0) -> str:
-    reply = model.reply(prompt(*messages), seed)
-    assert reply.text is not None
-    assert TOKENIZER.decode(reply.output_ids.tolist(), skip_special_tokens=False) == reply.text + "<|im_end|>"
-    return reply.text
+    *reply, end = model.reply(prompt(*messages), seed).tolist()
+    assert end == CHAT.end
+    text = TOKENIZER.decode(reply, skip_special_tokens=False)
+    assert text == model.say(read_conversation(prompt(*messages), TOKENIZER, CHAT), seed)
+    return text
 
 
 def test_a_whole_conversation_follows_the_branch_that_the_observation_opens() -> None:
@@ -177,8 +178,8 @@ def test_a_format_that_cannot_say_it_is_told() -> None:
 def test_markup_inside_a_turn_is_text() -> None:
     step = {"think": "It says <|im_end|> and <|im_start|>user.", "calls": []}
     reply = make_model({"id": "fix-1", "variants": [[step]]}).reply(prompt(*START), 0)
-    assert reply.output_ids.tolist().count(CHAT.end) == 1
-    assert CHAT.start not in reply.output_ids
+    assert reply.tolist().count(CHAT.end) == 1
+    assert CHAT.start not in reply
 
 
 def test_a_conversation_is_read_by_token_ids() -> None:

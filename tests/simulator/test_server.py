@@ -12,20 +12,15 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tokenizers import Tokenizer
+from simulated_server import ENGINE, MODEL, SLOW, TOKENIZER, served
 
 from concur_batch.engine.metrics import make_readings
-from concur_batch.simulator.config import EngineConfig
+from concur_batch.simulator.config import EngineConfig, HiCacheConfig
 from concur_batch.simulator.cost import CostModel
 from concur_batch.simulator.server import ConfigError, ServerConfig, main, serve
 from concur_batch.simulator.synthetic import SyntheticScript
 
-MODEL = Path(__file__).parents[2] / "workloads" / "demo_model"
-TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
 PROMPT = TOKENIZER.encode("<|im_start|>user\nTask t1<|im_end|>\n<|im_start|>assistant\n").ids
-ENGINE = EngineConfig(pool_tokens=20_000, context_tokens=4_000)
-# Ten tokens a second: a request of some size is under way until somebody ends it.
-SLOW = CostModel(decode_step_seconds=0.1)
 
 
 class Client:
@@ -63,15 +58,8 @@ class Client:
 @asynccontextmanager
 async def server(cost: CostModel | None = None, **fields: Any) -> AsyncIterator[Client]:
     source = {} if "scripts" in fields else {"synthetic": SyntheticScript(turns=(3, 3))}
-    config = ServerConfig(
-        **{"engine": ENGINE, "cost": cost or CostModel.zero(), "tokenizer": MODEL, **source, **fields}
-    )
-    runner, port = await serve(config)
-    try:
-        async with aiohttp.ClientSession() as session:
-            yield Client(session, f"http://127.0.0.1:{port}")
-    finally:
-        await runner.cleanup()
+    async with served(cost, **source, **fields) as url, aiohttp.ClientSession() as session:
+        yield Client(session, url)
 
 
 async def test_the_second_turn_finds_the_first_in_the_cache_and_the_counters_agree() -> None:
@@ -193,7 +181,9 @@ async def test_many_clients_that_disconnect_leave_nothing() -> None:
         ),
         ({"input_ids": [5] * 3_900, "sampling_params": {"max_new_tokens": 101}}, "Requested token count exceeds"),
         ({"input_ids": [5] * 1_000, "sampling_params": {"max_new_tokens": 1}}, "exceeds the maximum allowed length"),
-        ({"input_ids": [5], "stream": True}, "does not support `stream`"),
+        ({"input_ids": [5], "sampling_params": {"n": 2}}, "does not support `n` above 1"),
+        ({"input_ids": [5], "sampling_params": {"stop": [5]}}, "`stop` must be"),
+        ({"input_ids": [5], "sampling_params": {"json_schema": "{}"}}, "does not support `json_schema`"),
         ({"input_ids": [5], "return_logprob": True}, "does not support `return_logprob`"),
         ({"input_ids": [[5], [6]]}, "must be a list of integers"),
         ({"input_ids": [5.5]}, "must be a list of integers"),
@@ -313,9 +303,13 @@ async def test_abort_reaches_every_rank_and_a_busy_rank_refuses_a_flush() -> Non
         assert (await tasks[1])["meta_info"]["finish_reason"]["type"] == "abort"
 
 
-async def loads_of(client: Client) -> list[dict[str, Any]]:
+async def loads_body(client: Client) -> dict[str, Any]:
     async with client.session.get(f"{client.url}/v1/loads") as response:
-        return list((await response.json())["loads"])
+        return dict(await response.json())
+
+
+async def loads_of(client: Client) -> list[dict[str, Any]]:
+    return list((await loads_body(client))["loads"])
 
 
 async def test_the_clock_is_scaled() -> None:
@@ -368,7 +362,7 @@ async def test_a_process_of_its_own_serves_until_it_is_told_to_stop(tmp_path: Pa
         ({"synthetic": {"turn": [1, 2]}}, "synthetic.turn: "),
         ({"synthetic": {"turns": [3, 2]}}, "`turns` must be a range"),
         ({"tokenizer": "/nowhere"}, "/nowhere/tokenizer.json: no such file"),
-        ({"synthetic": None}, "exactly one of `scripts` and `synthetic`"),
+        ({"synthetic": None}, "exactly one of `scripts`, `synthetic` and `chat`"),
         ({"synthetic": None, "scripts": "/nowhere.jsonl"}, "No such file"),
     ],
 )
@@ -393,3 +387,28 @@ async def test_scripts_that_are_wrong_are_told(tmp_path: Path) -> None:
     (tmp_path / "scripts.jsonl").write_text('{"id": "a"}\n')
     with pytest.raises(ConfigError, match=r"scripts\.jsonl: line 1: variants: Field required"):
         await serve(ServerConfig(engine=ENGINE, tokenizer=MODEL, scripts=tmp_path / "scripts.jsonl"))
+
+
+async def test_what_the_host_gives_back_is_told_apart() -> None:
+    engine = EngineConfig(pool_tokens=600, context_tokens=4_000, hicache=HiCacheConfig(host_tokens=5_000))
+    async with server(engine=engine) as client:
+        prompts = [[start, *range(1000, 1400)] for start in (7, 8, 9)]
+        for prompt in prompts:
+            first = await client.generate(prompt, sampling={"max_new_tokens": 2})
+            assert first["meta_info"]["cached_tokens"] == 0
+        again = (await client.generate(prompts[0], sampling={"max_new_tokens": 2}))["meta_info"]
+        assert again["cached_tokens"] == len(prompts[0]) - 1
+        assert again["cached_tokens_details"] == {"device": 0, "host": len(prompts[0]) - 1}
+        metrics = await client.metrics()
+        assert metrics["prefill_effective_tokens_total:host_hit"] == metrics["load_back_tokens_total"] == 400
+        assert metrics["prefill_effective_tokens_total:device_hit"] == 0
+        assert metrics["hicache_backup_tokens_total"] >= 3 * 401
+        assert metrics["hicache_host_total_tokens"] == 5_000
+        async with client.session.get(f"{client.url}/metrics") as response:
+            text = await response.text()
+        assert 'cached_tokens_total{engine_type="unified",model_name="simulated",cache_source="host"} 400' in text
+        (reading,) = make_readings(text, await loads_body(client), 0.0).values()
+        assert (reading.host_hit_tokens_total, reading.reloaded_tokens_total) == (400, 400)
+        assert reading.reload_seconds_total == 0  # at no cost
+        async with client.session.get(f"{client.url}/server_info") as response:
+            assert (await response.json())["hicache_write_policy"] == "write_through"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from concur_batch.simulator.model import ChatTokens, Reply, with_length
+from concur_batch.simulator.model import ChatTokens, with_length
 from concur_batch.simulator.synthetic import SyntheticModel, SyntheticScript
 
 TOKENIZER = Tokenizer.from_file(str(Path(__file__).parents[2] / "workloads" / "demo_model" / "tokenizer.json"))
@@ -20,7 +20,7 @@ def run_agent(model: SyntheticModel, task: str, seed: int) -> list[str]:
     history = TOKENIZER.encode(text).ids
     turns: list[str] = []
     while not turns or "submit" not in turns[-1]:
-        output = model.reply(np.array(history, dtype=np.int32), seed).output_ids
+        output = model.reply(np.array(history, dtype=np.int32), seed)
         assert output[-1] == CHAT.end and output.tolist().count(CHAT.end) == 1
         turns.append(TOKENIZER.decode(output[:-1].tolist()))
         after = "\n<|im_start|>user\n<tool_response>\nok\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
@@ -63,6 +63,6 @@ def test_ranges_are_checked() -> None:
 
 
 def test_a_forced_length_is_met_without_the_end_of_the_turn() -> None:
-    reply = Reply(np.array([7, 8, CHAT.end], dtype=np.int32), "x")
-    assert with_length(reply, 5, CHAT.end).output_ids.tolist() == [7, 8, 7, 8, 7]
-    assert with_length(reply, 1, CHAT.end).output_ids.tolist() == [7]
+    reply = np.array([7, 8, CHAT.end], dtype=np.int32)
+    assert with_length(reply, 5, CHAT.end).tolist() == [7, 8, 7, 8, 7]
+    assert with_length(reply, 1, CHAT.end).tolist() == [7]
