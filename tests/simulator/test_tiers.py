@@ -72,6 +72,7 @@ def test_loading_and_computing_hide_each_other(load: float, seconds: float) -> N
     counters = core.counters()
     assert counters.reload_seconds == pytest.approx(60 * load)
     assert counters.reload_wait_seconds == pytest.approx(seconds - 20)
+    assert counters.prefill_seconds == pytest.approx(60 + 60 + seconds)
 
 
 def test_a_load_waits_behind_the_stores_on_the_link() -> None:
