@@ -2,7 +2,7 @@
 
 Fitted are four constants to eight cells: no control and HiCache in four of the six rows. All of CONCUR, of the request
 cap, and of the two other rows is held out. One constant holds for every row; the script changes nothing itself, but
-prints the values to put into simulator/catalogue.toml.
+prints the `paper` values to put into simulator/catalogue.toml.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Pair = tuple[str, str]
 
 
 def with_constants(catalogue: Catalogue, constants: Mapping[str, float]) -> Catalogue:
-    """The catalogue with other calibrated constants."""
-    return replace(catalogue, calibration=replace(catalogue.calibration, **constants))
+    """The catalogue with other constants for the paper."""
+    return replace(catalogue, paper=replace(catalogue.paper, **constants))
 
 
 def fit(workers: Executor, console: Console) -> dict[str, float]:
     """The constants with the least mean absolute log error over the fitted cells, one after the other moved and kept
     where that is better; from those of the catalogue."""
-    calibration = load_catalogue().calibration
-    best = {name: float(getattr(calibration, name)) for name in CONSTANTS}
+    fitted = load_catalogue().paper
+    best = {name: float(getattr(fitted, name)) for name in CONSTANTS}
     least = _error(workers, best)
     console.print(f"{least:.3f} {_told(best)}", highlight=False)
     for factor in _FACTORS:
