@@ -24,8 +24,8 @@ class CatalogueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What the file holds; `models` are config.json's, by name. Of the calibrated constants `calibration` are the typical
-    ones, `paper` those that were fitted to the CONCUR paper's figures."""
+    """What the file holds; `models` are config.json's, by name. Of the calibrated constants `calibration` are
+    the typical ones, `paper` those that were fitted to the CONCUR paper's figures."""
 
     gpus: Mapping[str, Gpu]
     models: Mapping[str, Mapping[str, Any]]

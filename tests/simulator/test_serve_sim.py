@@ -79,16 +79,18 @@ async def test_a_real_engines_workload_is_served_on_the_hardware_that_it_names()
         cwd=Path(__file__).parents[2],
     )
     assert process.stdout is not None
-    url = (await process.stdout.readline()).decode().strip().removeprefix("simulated engine on ")
-    async with aiohttp.ClientSession() as session:
-        assert (await ask(session, url, "Hello")).startswith("This answer is simulated:")
-        async with session.get(f"{url}/get_server_info") as response:
-            info = await response.json()
+    try:
+        url = (await process.stdout.readline()).decode().strip().removeprefix("simulated engine on ")
+        async with aiohttp.ClientSession() as session:
+            assert (await ask(session, url, "Hello")).startswith("This answer is simulated:")
+            async with session.get(f"{url}/get_server_info") as response:
+                info = await response.json()
+    finally:
+        process.terminate()
+        assert await process.wait() == 0
     assert (info["served_model_name"], info["page_size"], info["time_scale"]) == ("Qwen/Qwen3-32B", 16, 50)
     deployment = load_catalogue().deployment("qwen3-32b", "h100", tp=8)
     assert info["max_total_num_tokens"] == deployment.pool_tokens > 1_000_000
-    process.terminate()
-    assert await process.wait() == 0
 
 
 @pytest.mark.parametrize(
