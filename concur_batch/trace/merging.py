@@ -82,9 +82,10 @@ def standing(file_names: Collection[str], segments: Mapping[Part, Set[int]]) -> 
 
 
 def disturbed(before: Collection[str], after: Collection[str]) -> bool:
-    """Whether a merge went on between two listings of a table: the files of the first may not be all of its rows.
+    """Whether a merge went on between two listings of a table, so that the first may not be all of its rows.
 
     A listing beside a rename may show neither the old name nor the new one, so a merged part that is new counts too.
+    One that comes second of three, none of them disturbed, is what was there at one moment.
     """
     new, gone = set(after) - set(before), set(before) - set(after)
     merged = any(part.segment_count > 1 for part in map(part_of, new) if part is not None)

@@ -41,7 +41,7 @@ class Run:
         while True:
             # Journal before parts: a segment that is stored meanwhile is then seen as parts, and left out here.
             segments = self._segments(name)
-            files = self._tables.sizes(name)
+            files = self._files(name)
             try:
                 parts, rows = self._choose(name, files, segments)
                 sources = [ds.dataset(pa.concat_tables([pa.Table.from_batches([], schema), *rows]))]
@@ -52,7 +52,7 @@ class Run:
                     columns=list(columns) if columns is not None else None, filter=filter
                 )
             except (pa.ArrowInvalid, OSError) as error:
-                if disturbed(files, self._tables.sizes(name)):
+                if disturbed(files, self._tables.sizes(name)):  # what was to be read is gone by now
                     continue
                 raise TraceError(f"cannot read table {name} of {self.path}: {error}") from error
             if not disturbed(files, self._tables.sizes(name)):
@@ -61,6 +61,13 @@ class Run:
     def agents_final(self) -> pa.Table:
         """The final rows of the agents: one for each (task, sample) that has ended."""
         return self.table("agents", filter=pc.field("final"))
+
+    def _files(self, name: str) -> Collection[str]:
+        """The files of a table at one moment; a single listing beside a merge is not that."""
+        files = self._tables.sizes(name)
+        while disturbed(files, again := self._tables.sizes(name)):
+            files = again
+        return again
 
     def _choose(
         self, name: str, files: Collection[str], segments: Sequence[tuple[str, pa.Table]]

@@ -551,8 +551,8 @@ class Workload(Section):
     )
     storage: Annotated[str, AfterValidator(_object_store)] | None = Field(
         None,
-        description="`pyarrow.fs` URI, as `s3://bucket/prefix`, under which the run's Parquet tables are put instead of "
-        "into its own directory; with it the nodes need no shared disk.",
+        description="`pyarrow.fs` URI, as `s3://bucket/prefix`, under which the Parquet tables are put instead of into "
+        "the run's directory; with it the nodes need no shared disk for them.",
     )
 
     @model_validator(mode="after")
