@@ -26,6 +26,7 @@ PURE = [
     "doctor/finding.py", "doctor/trial.py",
     "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
+    "trace/merging.py",
     "workload/schema.py", "workload/change.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
     *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
       if path.name not in ("server.py", "driver.py")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from concur_batch.report.table import plan_table, summary_table
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
+from concur_batch.trace.tables import Tables, tables_uri
 from concur_batch.workload.dryrun import plan, tool_specs
 from concur_batch.workload.errors import InputError
 from concur_batch.workload.fingerprint import fingerprint, identity
@@ -97,9 +99,17 @@ def _run(
     try:
         run_dir = make_run_directory(workload.output, workload.name, workload.model.tokenizer)
     except TraceError as error:
-        mend = "give a directory that can be written"
+        mend = "give a directory on a local disk that can be written"
         raise InputError([loaded.source.problem(("output",), str(error), mend)]) from None
-    outcome = _drive(loaded, batch, run_dir, ray_address, console, rewrites)
+    tables = tables_uri(workload.storage, run_dir.name) if workload.storage is not None else None
+    try:
+        if tables is not None:
+            Tables(run_dir, tables).probe()
+    except TraceError as error:
+        shutil.rmtree(run_dir)
+        mend = "give a URI that can be written, and the credentials in the environment"
+        raise InputError([loaded.source.problem(("storage",), str(error), mend)]) from None
+    outcome = _drive(loaded, batch, run_dir, tables, ray_address, console, rewrites)
     summary = summarize(Run(run_dir))
     console.print(summary_table(summary))
     console.print(summary["run_dir"], soft_wrap=True, highlight=False)
@@ -114,6 +124,7 @@ def _drive(
     loaded: Loaded,
     batch: Batch,
     run_dir: Path,
+    tables: str | None,
     ray_address: str | None,
     console: Console,
     rewrites: str | None,
@@ -129,6 +140,7 @@ def _drive(
         "fingerprint": fingerprint(decides),
         "identity": decides,  # what the fingerprint is of
         "template_rewrites_history": rewrites,
+        "tables": tables,  # their URI; None: in the run directory
     }
     write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(batch.agents), "status": "starting"})
     with make_view(console, title) as view:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from concur_batch.trace.files import disk_error
+from concur_batch.trace.files import disk_error, locked
 from concur_batch.workload.fingerprint import TOKENIZER_FILES
 
 
 def make_run_directory(output: Path, name: str, tokenizer: Path) -> Path:
-    """Make `<output>/<name>-<date>-<time>` with the tokenizer in it. Raises TraceError where it cannot be written."""
+    """Make `<output>/<name>-<date>-<time>` with the tokenizer in it. Raises TraceError where it cannot be written,
+    or has no locks: they tell the journals of living processes from those of killed ones."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     number = 0
     try:
         output.mkdir(parents=True, exist_ok=True)
+        with locked(output / f".locks.{os.getpid()}"):
+            pass
         while True:
             path = output / (f"{name}-{stamp}" + (f"-{number}" if number else ""))
             try:

@@ -33,6 +33,9 @@ from concur_batch.engine.openai import OpenaiEngine
 from concur_batch.engine.pools import Replica, name_pools
 from concur_batch.engine.protocol import EngineInfo
 from concur_batch.simulator.metrics import SIMULATED
+from concur_batch.trace.ending import finish
+from concur_batch.trace.files import TraceError
+from concur_batch.trace.journal import JOURNAL
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
@@ -97,13 +100,17 @@ class Driver:
         self._signal: int | None = None
         self._hard_stop = asyncio.Event()
         self._stuck_since = 0.0
+        self._tables: str | None = None  # their URI, where it is not the run directory
+        self._waiting_parts: set[str] = set()  # why parts could not be stored, as told by now
         self._snapshot = Snapshot(0.0, len(agents))
         self._accounts: dict[str, dict[str, Any]] = {}  # each host's last one, also of hosts that have died
 
     async def run(self, manifest: dict[str, Any]) -> Outcome:
         """Run all agents. Raises EngineError or RunFailed; whatever happens, what was started is stopped."""
         self._started_at, self._started_seconds = time.time(), time.monotonic()
+        self._tables = manifest.get("tables")
         write_manifest(self._run_dir, {**manifest, **self._facts(), "status": "running"})
+        left: str | None = None
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
@@ -117,7 +124,9 @@ class Driver:
             await self._stop()
             ended = Run(self._run_dir).agents_final().num_rows
             stopped = "failed" if self._signal is None else "interrupted"
-            status = "finished" if ended == len(self._agents) else stopped
+            if ended == len(self._agents):
+                left = await self._finish()
+            status = "finished" if ended == len(self._agents) and left is None else stopped
             lag_seconds = self._snapshot.loop_lag_p99_seconds
             update_manifest(
                 self._run_dir,
@@ -129,6 +138,8 @@ class Driver:
             for number in STOP_SIGNALS:  # what is left is to say how it ended: nothing there is worth stopping
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
+        if left is not None:
+            raise RunFailed(f"all agents have ended, but records of them are still in the journal: {left}")
         return Outcome(self._run_dir, self._signal)
 
     async def _start(self) -> None:
@@ -153,10 +164,14 @@ class Driver:
         count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // AGENTS_PER_HOST))
         count = min(count, max(1, len(self._agents)))
         places = [nodes[index % len(nodes)] for index in range(count)]
+        journals: list[str] = []
         for node in {node.id: node for node in places}.values():
             name = f"recorder{len(self._recorders)}"
             factory = self._cluster.actor(Recorder, node, restarts=-1, name=f"{self._run_dir.name}/{name}")
-            self._recorders[node.id] = factory.remote(self._run_dir, name)
+            # The node's id makes its parts' names its own, also where a disk that was lost comes back after a resume.
+            self._recorders[node.id] = factory.remote(self._run_dir, f"{name}-{node.id[:8]}", storage=self._tables)
+            journals.append(f"{node.address}:{self._run_dir / JOURNAL}")
+        update_manifest(self._run_dir, journals=journals)
         name = controller_name(self._run_dir.name)
         self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1, name=name).remote(
             ControllerConfig(
@@ -314,12 +329,21 @@ class Driver:
             if account["fatal"]:
                 raise RunFailed(account["fatal"])
         self._give_up_if_stuck()
+        await self._tell_waiting_parts()
         if self._engine is None:
             return
         for note in await self._engine.news.read():
             self._on_note(note)
         if not await self._engine.alive():
             raise RunFailed(f"the engine that was launched has ended; see {self._run_dir / 'engine'}")
+
+    async def _tell_waiting_parts(self) -> None:
+        """Nothing is lost while parts cannot be stored, but the journals grow."""
+        totals = await asyncio.gather(*(_answer(recorder.totals.remote()) for recorder in self._recorders.values()))
+        errors = {found["rotation_error"] for found in totals if found and found["rotation_error"]}
+        for error in sorted(errors - self._waiting_parts):
+            self._on_note(f"{error}; the rows are safe in the journal, the next part tries again")
+        self._waiting_parts |= errors
 
     def _give_up_if_stuck(self) -> None:
         """While the run goes on, it waits for space or for the engine; once it is being stopped, not for long."""
@@ -367,6 +391,16 @@ class Driver:
         for actor in (*hosts, self._controller, *recorders):
             if actor is not None:
                 ray.kill(actor)
+
+    async def _finish(self) -> str | None:
+        """Store what is left in the journal and merge the parts; why something is left, or None."""
+        try:
+            unmerged = await asyncio.to_thread(finish, self._run_dir, self._hard_stop.is_set)
+        except TraceError as error:
+            return str(error)
+        if unmerged is not None:
+            self._on_note(f"the parts are not merged: {unmerged}; the tables are whole all the same")
+        return None
 
     async def _within(self, seconds: float, ref: Any) -> None:
         """Wait for an actor's answer, so long at most, and not at all once a second signal has come."""

@@ -19,14 +19,22 @@ from concur_batch.trace.writer import Writer, recorded_lines, recover
 class Recorder:
     """Group commit over a Writer: many commits share one sync, at most one each `commit_seconds`.
 
-    On construction, what a killed recorder of the same name left is recovered. `segment` are the limits of Writer.
+    On construction, what a killed recorder of the same name left is recovered. `storage` and `segment` are as Writer's.
     """
 
-    def __init__(self, run_dir: Path | str, name: str, *, commit_seconds: float = 0.2, **segment: Any) -> None:
-        self._writer = Writer(run_dir, name, **segment)
+    def __init__(
+        self,
+        run_dir: Path | str,
+        name: str,
+        *,
+        storage: str | None = None,
+        commit_seconds: float = 0.2,
+        **segment: Any,
+    ) -> None:
+        self._writer = Writer(run_dir, name, storage=storage, **segment)
         # Rows of a killed recorder that had not been acknowledged are here and will be sent again, byte for byte.
         self._known = recorded_lines(run_dir, name)
-        self._recovered = recover(run_dir, name)
+        self._recovered = recover(run_dir, name, storage)
         self._commit_seconds = commit_seconds
         self._waiting: list[tuple[Journal, asyncio.Future[None]]] = []  # commits not yet durable
         self._sealed: list[Journal] = []  # durable segments that are not Parquet yet

@@ -18,6 +18,7 @@ from concur_batch.workload.tasks import Task
 _RUNTIME = (
     "name",
     "output",
+    "storage",
     "control",
     "agent.hosts",
     "agent.attempts",
