@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 _COPIED_BYTES = 1 << 20
 _SECOND_NS = 1_000_000_000
@@ -147,14 +147,15 @@ def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, content: io.FileIO, s
     numbers = [len(extents), *(number for extent in extents for number in extent)]
     table = "".join(f"{number}\n" for number in numbers).encode()
     table += bytes(-len(table) % tarfile.BLOCKSIZE)
-    info.pax_headers |= {
+    info.pax_headers = {
+        **info.pax_headers,
         "GNU.sparse.major": "1",
         "GNU.sparse.minor": "0",
         "GNU.sparse.name": info.name,
         "GNU.sparse.realsize": str(status.st_size),
     }
     info.size = len(table) + sum(length for _, length in extents)
-    tar.addfile(info, _Extents(table, content, extents))  # type: ignore[arg-type]
+    tar.addfile(info, _Extents(table, content, extents))
 
 
 class _Extents(io.RawIOBase):
@@ -200,7 +201,8 @@ def _copy_out(tar: tarfile.TarFile, info: tarfile.TarInfo, target: BinaryIO) -> 
     source = tar.fileobj
     assert source is not None, "it is open"
     source.seek(info.offset_data)
-    for offset, length in info.sparse if info.sparse is not None else ((0, info.size),):
+    extents: Any = info.sparse if info.sparse is not None else ((0, info.size),)
+    for offset, length in extents:
         target.seek(offset)
         while length:
             piece = source.read(min(length, _COPIED_BYTES))

@@ -23,12 +23,12 @@ from tools_env.catalogue import CATALOGUE
 from tools_env.leftovers import LiveDirectory, sweep
 from tools_env.runner import SandboxRunner
 from tools_env.session import SandboxSession, check_file_path
-from tools_env.snapshots import AS_OPENED, SAVED, Snapshots, forget_others, restore
+from tools_env.snapshots import AS_OPENED, SAVED, Snapshots, forget_all, forget_others, restore
 from tools_env.spec import ToolSpec
 from tools_env.trees import remove_tree
 from tools_env.workspace import FileProblem, Workspace
 
-__all__ = ["SandboxEnvironment", "SandboxSession", "SandboxUnavailable", "check", "sweep"]
+__all__ = ["SandboxEnvironment", "SandboxSession", "SandboxUnavailable", "check", "forget_all", "sweep"]
 
 
 SANDBOXES_PER_CORE = 3

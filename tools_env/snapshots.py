@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tools_env.archive import pack, scan, unpack
 from tools_env.spec import StateLost
+from tools_env.trees import remove_tree
 
 SAVED = "saved"
 AS_OPENED = "0"
@@ -98,6 +99,11 @@ def forget_others(directory: Path, mark: str | None) -> None:
     for path in directory.glob("*"):
         if path.name != f"{mark}{_SUFFIX}":
             path.unlink(missing_ok=True)
+
+
+def forget_all(root: Path) -> None:
+    """Remove all snapshots below a root: every agent has ended, on record."""
+    remove_tree(str(root / SAVED))
 
 
 def _make_directory(path: Path) -> None:

@@ -42,6 +42,7 @@ from tools_env.spec import ToolEnvironment
 from tools_env.synthetic import SyntheticEnvironment
 
 _LAG_PROBE_SECONDS = 0.05
+_LAST_ROWS_SECONDS = 5.0
 # Between two attempts of an agent; it begins with a second.
 _MOST_WAIT_SECONDS = 30.0
 
@@ -150,9 +151,13 @@ class AgentHost:
         }
 
     async def close(self) -> None:
-        """Stop the background work and let go of engine and tools."""
-        for task in self._background:
+        """Stop what still runs, with the turns that have ended recorded, and let go of engine and tools."""
+        running = [*self._tasks.values(), *self._background]
+        for task in running:
             task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):  # a recorder that cannot take them
+            await asyncio.wait_for(self._records.sent(), _LAST_ROWS_SECONDS)
         await self._link.close()
         await self._records.close()
         for engine in self._engines.values():
@@ -212,7 +217,7 @@ class AgentHost:
 
     async def _commit(self, lines: list[bytes]) -> None:
         try:
-            await self._recorder.commit.remote(b"".join(lines))
+            await self._recorder.commit.remote(b"".join(lines), self._config.name)
         except ActorDiedError as error:  # for good: one that restarts is only unavailable
             self._fatal = f"the recorder is gone: {error}"
             raise

@@ -32,8 +32,8 @@ _INLINE_PROMPT_CHARACTERS = 10_000
 
 
 class Rollout:
-    """Runs one attempt: turn after turn, until one of them or a limit ends it. It goes on behind those of its turns that
-    are `recorded`."""
+    """Runs one attempt: turn after turn, until one of them or a limit ends it. It goes on behind those of its turns
+    that are `recorded`."""
 
     def __init__(self, spec: AgentSpec, services: Services, recorded: Sequence[RecordedTurn] = ()) -> None:
         self.spec = spec

@@ -9,6 +9,7 @@ from concur_batch.cli.ctl import ctl
 from concur_batch.cli.doctor import doctor
 from concur_batch.cli.explain import explain
 from concur_batch.cli.ps import ps
+from concur_batch.cli.resume import resume
 from concur_batch.cli.run import run
 from concur_batch.cli.schema import schema
 
@@ -19,6 +20,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (run, ps, audit, explain, doctor, schema):
+for verb in (run, resume, ps, audit, explain, doctor, schema):
     app.command()(verb)
 app.add_typer(ctl)

@@ -12,6 +12,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from concur_batch import TOKEN
+from concur_batch.driver.leftovers import sign
 
 _LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
 
@@ -38,6 +39,7 @@ class Cluster:
             _check_answers(address)
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "concur"}
         if self.is_ours:
+            sign()
             options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
         else:
             options["address"] = address

@@ -7,7 +7,7 @@ import importlib.metadata
 import platform
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from concur_batch.driver.cluster import Cluster, Node, await_ref
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.missing import missing_notes
 from concur_batch.driver.operate import controller_name, whereabouts
+from concur_batch.driver.past import account_of, going_on, read_past
 from concur_batch.driver.snapshot import Snapshot, join
 from concur_batch.engine.clients import connect
 from concur_batch.engine.openai import OpenaiEngine
@@ -48,6 +49,8 @@ _POLL_SECONDS = 0.5
 # A batch whose hosts die over and over is not saved by one more.
 _HOST_REPLACEMENTS = 8
 _HOST_STARTS = 3
+# How long the turns that are under way at a signal may take to end; then they are given up, to be done again.
+_GRACE_SECONDS = 30.0
 # How long a run that is being stopped waits for what may never come: a full disk, an engine that is gone.
 _STUCK_SECONDS = 15.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -63,6 +66,17 @@ class Outcome:
     signal: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A run that goes on: its agents in all, when it first began (wall clock), for how many seconds it has been
+    running, and the account of what is on record (see `past.account_of`)."""
+
+    agents: int
+    started_at: float
+    seconds: float
+    account: Mapping[str, Any]
+
+
 class _Stopped(Exception):
     """A signal came before the first agent started."""
 
@@ -72,7 +86,10 @@ class RunFailed(Exception):
 
 
 class Driver:
-    """One run, on a cluster that is already up. `on_snapshot` is called twice a second, `on_note` with news."""
+    """One run, on a cluster that is already up. `on_snapshot` is called twice a second, `on_note` with news.
+
+    `agents` are those that have not ended, `before` what is known of a run that goes on.
+    """
 
     def __init__(
         self,
@@ -83,6 +100,7 @@ class Driver:
         cluster: Cluster,
         on_snapshot: Callable[[Snapshot], None],
         on_note: Callable[[str], None],
+        before: Before | None = None,
     ) -> None:
         self._workload = workload
         self._system = system
@@ -98,16 +116,22 @@ class Driver:
         self._engine: RunningEngine | None = None
         self._host_number = 0
         self._signal: int | None = None
-        self._hard_stop = asyncio.Event()
+        self._enough = asyncio.Event()  # nothing is waited for any more but what brings the run down
+        self._hard_stop = asyncio.Event()  # nor for that
         self._stuck_since = 0.0
         self._tables: str | None = None  # their URI, where it is not the run directory
         self._waiting_parts: set[str] = set()  # why parts could not be stored, as told by now
-        self._snapshot = Snapshot(0.0, len(agents))
-        self._accounts: dict[str, dict[str, Any]] = {}  # each host's last one, also of hosts that have died
+        before = before or Before(len(agents), time.time(), 0.0, {})
+        self._total = before.agents
+        self._started_at = before.started_at
+        self._zero_at = time.time() - before.seconds  # time in which it did not run does not count
+        self._zero_seconds = time.monotonic() - before.seconds
+        self._snapshot = Snapshot(before.seconds, self._total)
+        # Each host's last one; where it has died, what is on record of its agents; and what was there before.
+        self._accounts: dict[str, Mapping[str, Any]] = {"before": before.account} if before.account else {}
 
     async def run(self, manifest: dict[str, Any]) -> Outcome:
         """Run all agents. Raises EngineError or RunFailed; whatever happens, what was started is stopped."""
-        self._started_at, self._started_seconds = time.time(), time.monotonic()
         self._tables = manifest.get("tables")
         write_manifest(self._run_dir, {**manifest, **self._facts(), "status": "running"})
         left: str | None = None
@@ -122,11 +146,11 @@ class Driver:
             pass
         finally:
             await self._stop()
-            ended = Run(self._run_dir).agents_final().num_rows
             stopped = "failed" if self._signal is None else "interrupted"
-            if ended == len(self._agents):
+            all_ended = not going_on(self._agents, read_past(Run(self._run_dir)), 1)
+            if all_ended:
                 left = await self._finish()
-            status = "finished" if ended == len(self._agents) and left is None else stopped
+            status = "finished" if all_ended and left is None else stopped
             lag_seconds = self._snapshot.loop_lag_p99_seconds
             update_manifest(
                 self._run_dir,
@@ -176,7 +200,7 @@ class Driver:
         self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1, name=name).remote(
             ControllerConfig(
                 run=self._run_dir.name,
-                started_at=self._started_at,
+                started_at=self._zero_at,
                 pools=self._pools,
                 control=workload.control,
                 agents=len(self._agents),
@@ -235,12 +259,12 @@ class Driver:
         config = HostConfig(
             run=self._run_dir.name,
             name=name,
+            directory=self._run_dir,
             started_at=self._started_at,
+            zero_at=self._zero_at,
             pools=self._pools,
             request_seconds=section.request_seconds if isinstance(section, ServerEngine) else 3600.0,
             retries=section.retries if isinstance(section, ServerEngine) else 4,
-            tokenizer_directory=self._run_dir / "model",
-            workspaces=self._run_dir / "workspaces",
             tools=workload.tools,
             format=workload.agent.format,
             system=self._system,
@@ -272,11 +296,11 @@ class Driver:
 
     async def _work_off(self) -> None:
         """Until every host has brought its agents to their ends, replacing hosts that die."""
-        stop = asyncio.create_task(self._hard_stop.wait())
+        stop = asyncio.create_task(self._enough.wait())
         poll = asyncio.create_task(self._poll())
         replacements = 0
         try:
-            while self._work and not self._hard_stop.is_set():
+            while self._work and not self._enough.is_set():
                 done, _ = await asyncio.wait([*self._work, stop, poll], return_when=asyncio.FIRST_COMPLETED)
                 for task in done & self._work.keys():
                     host, agents = self._work.pop(task)
@@ -296,16 +320,16 @@ class Driver:
             poll.cancel()
 
     async def _replace(self, host: str, agents: list[AgentSpec]) -> None:
-        """Give the places of a dead host's agents back and start its unfinished agents anew elsewhere."""
+        """Give the places of a dead host's agents back, and let its unfinished agents go on elsewhere."""
         self._hosts.pop(host)
         await _answer(self._controller.lost.remote(host))  # one that restarts does not know that host anyway
-        for recorder in self._recorders.values():  # what the host sent last must be seen now
+        for recorder in self._recorders.values():  # what the host sent last must be seen now, and nothing later
+            await _answer(recorder.fence.remote(host))
             await _answer(recorder.rotate.remote(), 30)
-        ended = set(Run(self._run_dir).agents_final()["agent_id"].to_pylist())
-        # The host may have begun any of its attempts: their numbers are taken.
-        tried = self._workload.agent.attempts
-        left = [replace(agent, attempt=agent.attempt + tried) for agent in agents if agent.agent_id not in ended]
-        self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents start anew on another")
+        run = Run(self._run_dir)
+        left = going_on(agents, read_past(run), self._workload.agent.attempts)
+        self._accounts[host] = account_of(run, agents, left)
+        self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents go on from their last turns on another")
         if left and self._signal is None:
             nodes = [node for node in self._cluster.nodes() if node.id in self._recorders]
             name = await self._add_host(nodes[self._host_number % len(nodes)], 1)
@@ -323,7 +347,7 @@ class Driver:
         control, *hosts = await asyncio.gather(*map(_answer, asked))
         self._accounts |= {name: host for name, host in zip(names, hosts, strict=True) if host is not None}
         control = control or dict(self._snapshot.control)
-        self._snapshot = join(self._elapsed(), len(self._agents), control, self._accounts.values())
+        self._snapshot = join(self._elapsed(), self._total, control, self._accounts.values())
         self._on_snapshot(self._snapshot)
         for account in self._accounts.values():
             if account["fatal"]:
@@ -351,16 +375,22 @@ class Driver:
             self._stuck_since = time.monotonic()
         elif time.monotonic() - self._stuck_since > _STUCK_SECONDS:
             self._on_note(f"stopping at once: {self._snapshot.stuck}")
-            self._hard_stop.set()
+            self._stop_at_once()
 
     def _on_signal(self, number: int) -> None:
         if self._signal is None:
             self._signal = number
-            self._on_note("stopping: running turns end and are saved; once more to stop at once")
+            grace = f"turns have {_GRACE_SECONDS:g} s to end and are saved"
+            self._on_note(f"stopping: {grace}; once more to stop at once")
+            asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._enough.set)
             for host in self._hosts.values():
                 host.drain.remote()
         else:
-            self._hard_stop.set()
+            self._stop_at_once()
+
+    def _stop_at_once(self) -> None:
+        self._enough.set()
+        self._hard_stop.set()
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:
         """Await start-up work that the first signal cuts short: nothing is worth draining yet. Raises _Stopped."""
@@ -409,7 +439,7 @@ class Driver:
         stop.cancel()
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._started_seconds
+        return time.monotonic() - self._zero_seconds
 
     def _facts(self) -> dict[str, Any]:
         """What the manifest says of where and with what the run was made."""
@@ -417,7 +447,7 @@ class Driver:
         return {
             "run": self._run_dir.name,
             "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started_at)),
-            "agents": len(self._agents),
+            "agents": self._total,
             "versions": {name: importlib.metadata.version(name) for name in packages},
             "python": platform.python_version(),
             "choices": CHOICES,

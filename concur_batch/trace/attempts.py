@@ -34,6 +34,12 @@ def rows_of_attempts(
     return rows
 
 
+def keys_of(rows: pa.Table, attempts: Collection[Key]) -> pa.ChunkedArray:
+    """For each row whether it is of one of these attempts."""
+    keys = pc.binary_join_element_wise(rows["attempt"].cast(pa.string()), rows["agent_id"], " ")
+    return pc.is_in(keys, pa.array([f"{attempt} {agent}" for agent, attempt in attempts], pa.string()))
+
+
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
     lists = [field.name for field in table.schema if pa.types.is_list(field.type)]
     rows: list[dict[str, Any]] = table.drop_columns(lists).to_pylist()

@@ -48,15 +48,16 @@ class Recorder:
         self._syncs = 0
         self._rotation_error: str | None = None
         self._closed = False
+        self._fenced: set[str] = set()
 
-    async def commit(self, lines: bytes) -> int:
+    async def commit(self, lines: bytes, sender: str | None = None) -> int:
         """Appends framed rows (of encode, encode_turn; any number joined) and returns their number once durable.
 
         Raises TraceError (disk full, read-only) and then none of the rows is recorded: the caller may commit them
         again. Raises ValueError for bytes that are not whole rows.
         """
-        if self._closed:
-            raise TraceError(f"the recorder of {self._writer.run_dir} is closed")
+        if self._closed or sender in self._fenced:
+            raise TraceError(f"the recorder of {self._writer.run_dir} is closed" + (f" to {sender}" if sender else ""))
         lines = self._without_known(lines)
         if not lines:
             return 0
@@ -86,6 +87,11 @@ class Recorder:
             else:
                 kept.append(line)
         return b"".join(kept)
+
+    async def fence(self, sender: str) -> None:
+        """Takes no rows of that sender any more: it is dead, others go on from what it has sent, and a call of it that
+        is still on its way must not come after they have looked."""
+        self._fenced.add(sender)
 
     async def rotate(self) -> None:
         """Stores all rows committed before the call as Parquet; commits go on meanwhile.

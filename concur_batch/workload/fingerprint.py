@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from concur_batch.workload.errors import shown
 from concur_batch.workload.schema import SimulatedEngine, Verify, Workload
 from concur_batch.workload.settings import settings_of
 from concur_batch.workload.tasks import Task
@@ -47,6 +48,9 @@ _RUNTIME = (
     "tasks.files",
     "tasks.limit",
 )
+
+# What an identity has digests of, by the keys that say where it comes from.
+_CONTENTS = ("tasks", "model.tokenizer", "agent.system", "engine.script")
 
 # What a tokenizer directory may hold that changes the token ids of a prompt or the end of a turn.
 TOKENIZER_FILES = (
@@ -89,6 +93,17 @@ def identity(workload: Workload, tasks_digest: str) -> dict[str, Any]:
 def fingerprint(identity: Mapping[str, Any]) -> str:
     """A digest of an `identity`, as 32 hexadecimal digits."""
     return _digest(orjson.dumps(dict(identity), option=orjson.OPT_SORT_KEYS))
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two identities, a line each; of contents it is only known that they do."""
+    lines = []
+    for key in sorted({*before, *now}):
+        was, is_ = before.get(key), now.get(key)
+        if was != is_:
+            content = key in _CONTENTS and None not in (was, is_)
+            lines.append(f"{key}: the content has changed" if content else f"{key}: was {shown(was)}, is {shown(is_)}")
+    return lines
 
 
 def _is_runtime(key: str) -> bool:

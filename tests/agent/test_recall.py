@@ -33,7 +33,8 @@ BAD = "<tool_call>\n{nonsense\n</tool_call>"
 PAIR = f"{WORK}\n{WORK.replace('1', '2')}"
 # What differs from run to run, and what belongs to the place where it ran.
 _TIMES = ("started_seconds", "generation_started_seconds", "ended_seconds", "generation_seconds", "tool_seconds",
-          "pending_seconds", "queue_seconds", "tool_queue_seconds", "seconds", "admitted_seconds", "verify_seconds", "ended_at", "tools_mark")  # fmt: skip
+          "pending_seconds", "queue_seconds", "tool_queue_seconds", "seconds",
+          "admitted_seconds", "verify_seconds", "ended_at", "tools_mark")  # fmt: skip
 
 
 def untimed(row: dict[str, Any]) -> dict[str, Any]:
