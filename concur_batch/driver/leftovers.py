@@ -20,11 +20,11 @@ def sign() -> None:
 
 
 def end_leftovers() -> int:
-    """End the processes of this machine whose run is dead, and wait for that; how many had to be ended.
+    """End the leftovers, and wait for that; how many had to be ended.
 
     Those of a Ray cluster that was there before are not among them: it ends what a dead driver has left itself.
     """
-    found = _leftovers()
+    found = leftovers()
     if not found:
         return 0
     _, alive = psutil.wait_procs(found, _PATIENCE_SECONDS)
@@ -35,7 +35,8 @@ def end_leftovers() -> int:
     return len(alive)
 
 
-def _leftovers() -> list[psutil.Process]:
+def leftovers() -> list[psutil.Process]:
+    """The processes of this machine whose run is dead."""
     ours = _namespace_of(os.getpid())
     found = []
     for process in psutil.process_iter():
