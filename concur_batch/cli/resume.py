@@ -23,7 +23,7 @@ from concur_batch.driver.past import Past, account_of, going_on, read_past, seco
 from concur_batch.driver.plan import Batch, make_batch
 from concur_batch.trace.ending import finish
 from concur_batch.trace.files import TraceError
-from concur_batch.trace.manifest import read_manifest, update_manifest
+from concur_batch.trace.manifest import read_manifest, update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.tables import tables_of
 from concur_batch.trace.withdrawal import withdraw
@@ -31,7 +31,7 @@ from concur_batch.trace.writer import recover
 from concur_batch.workload.errors import InputError
 from concur_batch.workload.fingerprint import differences
 from concur_batch.workload.loading import load_again
-from tools_env.sandbox import forget_all
+from tools_env.sandbox import forget_all, sweep
 
 _CLASSES: tuple[str, ...] = get_args(FailureClass)
 # Whatever befell the machines says nothing of an agent: it is never its result.
@@ -95,6 +95,7 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
         refuse("\n".join([*lines, "put it back, or give --force: agents that have ended keep their results"]), 2)
     check_sandbox(loaded)
     end_dead_runs(console)
+    sweep(run_dir / "workspaces")
     _recover(run_dir)
     past = read_past(Run(run_dir))
     withdraw(tables_of(run_dir), past.failed(wanted.again))
@@ -103,7 +104,6 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
     left = going_on(batch.agents, past, loaded.workload.agent.attempts)
     if not left:
         return _finished(run_dir, past, batch, console)
-    (run_dir / ORDERS).unlink(missing_ok=True)  # its settings are the workload's now, and a paused run goes on
     under_way = sum(agent.goes_on for agent in left)
     console.print(
         f"{run_dir.name}: {len(batch.agents) - len(left)} of {len(batch.agents)} agents have ended, {under_way} go on "
@@ -125,6 +125,8 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
         "changed": changed,
     }
     manifest = {**manifest, **now, "resumed": [*manifest.get("resumed", []), resumed]}
+    write_manifest(run_dir, manifest)
+    (run_dir / ORDERS).unlink(missing_ok=True)  # its settings are the workload's now, and a paused run goes on
     return drive(Drive(loaded, left, len(batch.agents), run_dir, manifest, before), ray_address, console, as_json)
 
 

@@ -53,6 +53,7 @@ _HOST_STARTS = 3
 _GRACE_SECONDS = 30.0
 # How long a run that is being stopped waits for what may never come: a full disk, an engine that is gone.
 _STUCK_SECONDS = 15.0
+_RECORDER_SECONDS = 30.0
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
@@ -147,7 +148,8 @@ class Driver:
         finally:
             await self._stop()
             stopped = "failed" if self._signal is None else "interrupted"
-            all_ended = not going_on(self._agents, read_past(Run(self._run_dir)), 1)
+            ended = set(Run(self._run_dir).agents_final()["agent_id"].to_pylist())
+            all_ended = all(agent.agent_id in ended for agent in self._agents)
             if all_ended:
                 left = await self._finish()
             status = "finished" if all_ended and left is None else stopped
@@ -325,7 +327,7 @@ class Driver:
         await _answer(self._controller.lost.remote(host))  # one that restarts does not know that host anyway
         for recorder in self._recorders.values():  # what the host sent last must be seen now, and nothing later
             await _answer(recorder.fence.remote(host))
-            await _answer(recorder.rotate.remote(), 30)
+            await self._make_durable(recorder)
         run = Run(self._run_dir)
         left = going_on(agents, read_past(run), self._workload.agent.attempts)
         self._accounts[host] = account_of(run, agents, left)
@@ -334,6 +336,21 @@ class Driver:
             nodes = [node for node in self._cluster.nodes() if node.id in self._recorders]
             name = await self._add_host(nodes[self._host_number % len(nodes)], 1)
             self._assign(name, left)
+
+    async def _make_durable(self, recorder: Any) -> None:
+        """What can be read of a recorder's journal is what agents go on from: it must not be taken back. Waits for a
+        disk that is full, and for a while for a recorder that does not answer."""
+        patience = time.monotonic() + _RECORDER_SECONDS
+        while not self._enough.is_set():
+            try:
+                await asyncio.wait_for(await_ref(recorder.rotate.remote()), _RECORDER_SECONDS)
+                return
+            except RayTaskError:
+                pass
+            except (RayError, TimeoutError):
+                if time.monotonic() > patience:
+                    return
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _poll(self) -> None:
         while True:

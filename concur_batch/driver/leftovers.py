@@ -10,7 +10,7 @@ import psutil
 
 _DRIVER = "CONCUR_DRIVER"
 # So long they may take to end by themselves: the kernel tells most of them that their parent is gone.
-_PATIENCE_SECONDS = 5.0
+_PATIENCE_SECONDS = 2.0
 _DEATH_SECONDS = 10.0
 
 

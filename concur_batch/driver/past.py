@@ -18,14 +18,13 @@ from concur_batch.trace.reading import Run
 _INFRASTRUCTURE = "infrastructure"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Begun:
-    """The turns of an attempt that are on record: their number, the highest of their numbers, and the mark of the tools
-    after that one."""
+    """The turns of an attempt that are on record: how many, the number of the last, and the tools' mark after that."""
 
-    turns: int = 0
-    last: int = -1
-    tools_mark: str | None = None
+    turns: int
+    last: int
+    tools_mark: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,15 @@ def read_past(run: Run) -> Past:
             final[row["agent_id"]] = (row["attempt"], row["failure_class"])
         else:
             tried[row["agent_id"]][row["attempt"]] = row["failure_class"]
-    begun: dict[Key, Begun] = defaultdict(Begun)
-    for row in run.table("turns", ["agent_id", "attempt", "turn", "tools_mark"]).to_pylist():
-        attempt = begun[row["agent_id"], row["attempt"]]
-        attempt.turns += 1
-        if row["turn"] > attempt.last:
-            attempt.last, attempt.tools_mark = row["turn"], row["tools_mark"]
+    turns = run.table("turns", ["agent_id", "attempt", "turn", "tools_mark"]).sort_by("turn")
+    whole = pc.ScalarAggregateOptions(skip_nulls=False)
+    attempts = turns.group_by(["agent_id", "attempt"], use_threads=False).aggregate(
+        [("turn", "count"), ("turn", "last"), ("tools_mark", "last", whole)]
+    )
+    begun = {
+        (row["agent_id"], row["attempt"]): Begun(row["turn_count"], row["turn_last"], row["tools_mark_last"])
+        for row in attempts.to_pylist()
+    }
     return Past(final, tried, begun)
 
 
