@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from concur_batch.trace.files import disk_error, locked
+from concur_batch.trace.files import TraceError, disk_error, locked
 from concur_batch.workload.fingerprint import TOKENIZER_FILES
 
 
@@ -18,8 +17,6 @@ def make_run_directory(output: Path, name: str, tokenizer: Path) -> Path:
     number = 0
     try:
         output.mkdir(parents=True, exist_ok=True)
-        with locked(output / f".locks.{os.getpid()}"):
-            pass
         while True:
             path = output / (f"{name}-{stamp}" + (f"-{number}" if number else ""))
             try:
@@ -27,6 +24,7 @@ def make_run_directory(output: Path, name: str, tokenizer: Path) -> Path:
                 break
             except FileExistsError:
                 number += 1
+        _try_lock(path)
         model = path / "model"
         model.mkdir()
         for file in TOKENIZER_FILES:
@@ -35,3 +33,12 @@ def make_run_directory(output: Path, name: str, tokenizer: Path) -> Path:
     except OSError as error:
         raise disk_error("make the run directory", output, error) from None
     return path.absolute()
+
+
+def _try_lock(run_dir: Path) -> None:
+    try:
+        with locked(run_dir / ".lock"):
+            pass
+    except TraceError:
+        run_dir.rmdir()
+        raise
