@@ -24,6 +24,7 @@ from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.orders import ORDERS
 from concur_batch.control.rules import CHOICES, make_rules
 from concur_batch.driver.cluster import Cluster, Node, await_ref
+from concur_batch.driver.directory import model_of, put_model
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.missing import missing_notes
 from concur_batch.driver.operate import controller_name, whereabouts
@@ -164,14 +165,19 @@ class Driver:
         count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // AGENTS_PER_HOST))
         count = min(count, max(1, len(self._agents)))
         places = [nodes[index % len(nodes)] for index in range(count)]
-        journals: list[str] = []
+        journals: dict[str, str] = {}
         for node in {node.id: node for node in places}.values():
             name = f"recorder{len(self._recorders)}"
             factory = self._cluster.actor(Recorder, node, restarts=-1, name=f"{self._run_dir.name}/{name}")
-            # The node's id makes its parts' names its own, also where a disk that was lost comes back after a resume.
-            self._recorders[node.id] = factory.remote(self._run_dir, f"{name}-{node.id[:8]}", storage=self._tables)
-            journals.append(f"{node.address}:{self._run_dir / JOURNAL}")
+            # With the node's id in it no other recorder has the name, though its disk be lost and come back.
+            unique = f"{name}-{node.id[:8]}"
+            self._recorders[node.id] = factory.remote(self._run_dir, unique, storage=self._tables)
+            journals[unique] = f"{node.address}:{self._run_dir / JOURNAL}"
         update_manifest(self._run_dir, journals=journals)
+        if self._tables is not None:  # the nodes need not share a disk
+            others = [node for node in nodes[1:] if node.id in self._recorders]
+            model = model_of(self._run_dir)
+            await self._unless_stopped(self._cluster.on_nodes(others, put_model, self._run_dir, model))
         name = controller_name(self._run_dir.name)
         self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1, name=name).remote(
             ControllerConfig(

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pytest
-from s3_server import ENV, s3_server
 from trace_rows import part_rows
 
 from concur_batch.trace.ending import finish
@@ -21,6 +20,7 @@ from concur_batch.trace.manifest import write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.tables import tables_of
 from concur_batch.trace.writer import recover
+from tests.s3_server import ENV, s3_server
 
 AGENTS = """
 import asyncio, itertools, os, sys

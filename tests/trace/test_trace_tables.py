@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow.dataset as ds
 import pyarrow.fs
 import pytest
-from s3_server import ENV, Server, s3_server
 from trace_rows import turn
 
 from concur_batch.trace.compaction import compact
@@ -23,6 +22,7 @@ from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
 from concur_batch.trace.tables import Tables, tables_of, tables_uri
 from concur_batch.trace.writer import Writer, recover
+from tests.s3_server import ENV, Server, s3_server
 
 
 @pytest.fixture(scope="module")
