@@ -123,16 +123,13 @@ class Driver:
             pass
         finally:
             await self._stop()
-            ended = Run(self._run_dir).agents_final().num_rows
-            stopped = "failed" if self._signal is None else "interrupted"
-            if ended == len(self._agents):
-                left = await self._finish()
-            status = "finished" if ended == len(self._agents) and left is None else stopped
+            seconds = self._elapsed()
+            status, left = await self._finish()
             lag_seconds = self._snapshot.loop_lag_p99_seconds
             update_manifest(
                 self._run_dir,
                 status=status,
-                seconds=self._elapsed(),
+                seconds=seconds,
                 loop_lag_p99_seconds=round(lag_seconds, 4),
                 live=None,
             )
@@ -140,7 +137,7 @@ class Driver:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
         if left is not None:
-            raise RunFailed(f"all agents have ended, but records of them are still in the journal: {left}")
+            raise RunFailed(f"the run cannot be finished: {left}; what was recorded is safe")
         return Outcome(self._run_dir, self._signal)
 
     async def _start(self) -> None:
@@ -398,15 +395,21 @@ class Driver:
             if actor is not None:
                 ray.kill(actor)
 
-    async def _finish(self) -> str | None:
-        """Store what is left in the journal and merge the parts; why something is left, or None."""
+    async def _finish(self) -> tuple[str, str | None]:
+        """Once all agents have ended, store what is left in the journal and merge the parts.
+
+        How the run has ended, and why it could not be finished though nobody stopped it.
+        """
+        stopped = "failed" if self._signal is None else "interrupted"
         try:
+            if Run(self._run_dir).agents_final().num_rows != len(self._agents):
+                return stopped, None
             unmerged = await asyncio.to_thread(finish, self._run_dir, self._hard_stop.is_set)
         except TraceError as error:
-            return str(error)
+            return stopped, str(error) if self._signal is None else None
         if unmerged is not None:
             self._on_note(f"the parts are not merged: {unmerged}; the tables are whole all the same")
-        return None
+        return "finished", None
 
     async def _within(self, seconds: float, ref: Any) -> None:
         """Wait for an actor's answer, so long at most, and not at all once a second signal has come."""
