@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +20,8 @@ from concur_batch.agent.tokenizer import TokenizerError, load_tokenizer
 from concur_batch.cli.drive import Drive, check_sandbox, drive, end_dead_runs, holding, told
 from concur_batch.cli.refusal import nearest, refuse
 from concur_batch.control.orders import ORDERS, read_orders
+from concur_batch.driver.cluster import Cluster, ClusterError
+from concur_batch.driver.directory import recover_journals
 from concur_batch.driver.driver import Before
 from concur_batch.driver.past import Past, account_of, going_on, read_past, seconds_of
 from concur_batch.driver.plan import Batch, make_batch
@@ -96,7 +100,7 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
     check_sandbox(loaded)
     end_dead_runs(console)
     sweep(run_dir / "workspaces")
-    _recover(run_dir)
+    _recover(run_dir, manifest, ray_address)
     past = read_past(Run(run_dir))
     withdraw(tables_of(run_dir), past.failed(wanted.again))
     run = Run(run_dir)
@@ -130,13 +134,28 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
     return drive(Drive(loaded, left, len(batch.agents), run_dir, manifest, before), ray_address, console, as_json)
 
 
-def _recover(run_dir: Path) -> None:
+def _recover(run_dir: Path, manifest: Mapping[str, Any], ray_address: str | None) -> None:
     """Bring what the dead run's recorders have left into the tables, once they are dead. Raises TraceError."""
+    if manifest.get("tables") is not None and (ray_address or os.environ.get("RAY_ADDRESS")):
+        asyncio.run(_recover_elsewhere(run_dir, manifest, ray_address))
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while recover(run_dir).live_segments:
         if time.monotonic() > deadline:
             raise TraceError(f"{run_dir} is still being written to: on some node, a process of its dead run lives")
         time.sleep(0.5)
+
+
+async def _recover_elsewhere(run_dir: Path, manifest: Mapping[str, Any], ray_address: str | None) -> None:
+    """The same on the other nodes, which need not share a disk with this one."""
+    try:
+        cluster = Cluster(ray_address)
+    except ClusterError as error:
+        refuse(f"concur: {error}", 1)
+    try:
+        arguments = (run_dir, list(manifest.get("journals") or ()), manifest["tables"])
+        await cluster.on_nodes(cluster.nodes()[1:], recover_journals, *arguments)
+    finally:
+        cluster.close()
 
 
 def _finished(run_dir: Path, past: Past, batch: Batch, console: Console) -> int:

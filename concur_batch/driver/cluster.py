@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +79,12 @@ class Cluster:
             name=name,
             scheduling_strategy=on_node(node),
         )
+
+    async def on_nodes(self, nodes: Iterable[Node], function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in a process on each of the nodes. Raises what it raises, or RayError."""
+        call = ray.remote(function)
+        options = [{"num_cpus": 0, "scheduling_strategy": on_node(node)} for node in nodes]
+        await asyncio.gather(*(await_ref(call.options(**option).remote(*arguments)) for option in options))
 
     def close(self) -> None:
         """Stop our Ray, or leave the cluster that was there before us."""

@@ -24,6 +24,7 @@ from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.orders import ORDERS
 from concur_batch.control.rules import CHOICES, make_rules
 from concur_batch.driver.cluster import Cluster, Node, await_ref
+from concur_batch.driver.directory import model_of, put_model
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.missing import missing_notes
 from concur_batch.driver.operate import controller_name, whereabouts
@@ -37,7 +38,7 @@ from concur_batch.simulator.metrics import SIMULATED
 from concur_batch.trace.ending import finish
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.journal import JOURNAL
-from concur_batch.trace.manifest import update_manifest, write_manifest
+from concur_batch.trace.manifest import read_manifest, update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
 from concur_batch.workload.dryrun import tool_specs
@@ -147,17 +148,13 @@ class Driver:
             pass
         finally:
             await self._stop()
-            stopped = "failed" if self._signal is None else "interrupted"
-            ended = set(Run(self._run_dir).agents_final()["agent_id"].to_pylist())
-            all_ended = all(agent.agent_id in ended for agent in self._agents)
-            if all_ended:
-                left = await self._finish()
-            status = "finished" if all_ended and left is None else stopped
+            seconds = self._elapsed()
+            status, left = await self._finish()
             lag_seconds = self._snapshot.loop_lag_p99_seconds
             update_manifest(
                 self._run_dir,
                 status=status,
-                seconds=self._elapsed(),
+                seconds=seconds,
                 loop_lag_p99_seconds=round(lag_seconds, 4),
                 live=None,
             )
@@ -165,7 +162,7 @@ class Driver:
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
         if left is not None:
-            raise RunFailed(f"all agents have ended, but records of them are still in the journal: {left}")
+            raise RunFailed(f"the run cannot be finished: {left}; what was recorded is safe")
         return Outcome(self._run_dir, self._signal)
 
     async def _start(self) -> None:
@@ -190,14 +187,21 @@ class Driver:
         count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // AGENTS_PER_HOST))
         count = min(count, max(1, len(self._agents)))
         places = [nodes[index % len(nodes)] for index in range(count)]
-        journals: list[str] = []
+        journals: dict[str, str] = {}
         for node in {node.id: node for node in places}.values():
             name = f"recorder{len(self._recorders)}"
             factory = self._cluster.actor(Recorder, node, restarts=-1, name=f"{self._run_dir.name}/{name}")
-            # The node's id makes its parts' names its own, also where a disk that was lost comes back after a resume.
-            self._recorders[node.id] = factory.remote(self._run_dir, f"{name}-{node.id[:8]}", storage=self._tables)
-            journals.append(f"{node.address}:{self._run_dir / JOURNAL}")
+            # With the node's id in it no other recorder has the name, though its disk be lost and come back.
+            unique = f"{name}-{node.id[:8]}"
+            self._recorders[node.id] = factory.remote(self._run_dir, unique, storage=self._tables)
+            journals[unique] = f"{node.address}:{self._run_dir / JOURNAL}"
         update_manifest(self._run_dir, journals=journals)
+        if self._tables is not None:  # the nodes need not share a disk
+            others = [node for node in nodes[1:] if node.id in self._recorders]
+            model = model_of(self._run_dir)
+            await self._unless_stopped(self._cluster.on_nodes(others, put_model, self._run_dir, model))
+            manifest = read_manifest(self._run_dir)  # it says where the tables are
+            await self._unless_stopped(self._cluster.on_nodes(others, write_manifest, self._run_dir, manifest))
         name = controller_name(self._run_dir.name)
         self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1, name=name).remote(
             ControllerConfig(
@@ -439,15 +443,22 @@ class Driver:
             if actor is not None:
                 ray.kill(actor)
 
-    async def _finish(self) -> str | None:
-        """Store what is left in the journal and merge the parts; why something is left, or None."""
+    async def _finish(self) -> tuple[str, str | None]:
+        """Once all agents have ended, store what is left in the journal and merge the parts.
+
+        How the run has ended, and why it could not be finished though nobody stopped it.
+        """
+        stopped = "failed" if self._signal is None else "interrupted"
         try:
+            ended = set(Run(self._run_dir).agents_final()["agent_id"].to_pylist())
+            if any(agent.agent_id not in ended for agent in self._agents):
+                return stopped, None
             unmerged = await asyncio.to_thread(finish, self._run_dir, self._hard_stop.is_set)
         except TraceError as error:
-            return str(error)
+            return stopped, str(error) if self._signal is None else None
         if unmerged is not None:
             self._on_note(f"the parts are not merged: {unmerged}; the tables are whole all the same")
-        return None
+        return "finished", None
 
     async def _within(self, seconds: float, ref: Any) -> None:
         """Wait for an actor's answer, so long at most, and not at all once a second signal has come."""

@@ -28,11 +28,12 @@ def finish(run_dir: Path, stop: Callable[[], bool] = lambda: False) -> str | Non
             raise TraceError(f"another process is finishing {run_dir}; wait for it")
         if live := recover(run_dir).live_segments:
             raise TraceError(f"{live} journals of {run_dir} belong to a living recorder; end its run first")
-        for directory in (JOURNAL, REJECTED):  # the latter stays if anything is in it
-            with suppress(OSError):
-                (run_dir / directory).rmdir()
         try:
             compact(tables_of(run_dir), stop=stop)
         except TraceError as error:
             return str(error)
+        finally:
+            for directory in (JOURNAL, REJECTED):  # the latter stays if anything is in it
+                with suppress(OSError):
+                    (run_dir / directory).rmdir()
         return None

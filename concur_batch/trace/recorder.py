@@ -111,7 +111,7 @@ class Recorder:
         async with self._rotating:
             async with self._syncing:
                 await self._sync(self._writer.open)
-            self._sealed.append(self._writer.open)
+            self._sealed.insert(0, self._writer.open)
             try:
                 await self._store_sealed()
             finally:
@@ -173,21 +173,22 @@ class Recorder:
         return taken
 
     async def _store_sealed(self) -> None:
-        """Stores what it can; then raises the first TraceError, if any. What failed stays, to be tried again."""
-        failures = []
-        for segment in list(self._sealed):
+        """Stores them until one fails, which may take the object store's time limit. That one is tried last then, so
+        that a damaged one does not hinder the others. Raises TraceError."""
+        while self._sealed:
+            segment = self._sealed[0]
             try:
                 await asyncio.to_thread(self._writer.store, segment)
-            except TraceError as error:
-                failures.append(error)
-            else:
-                self._sealed.remove(segment)
-        if failures:
-            raise failures[0]
+            except TraceError:
+                self._sealed.append(self._sealed.pop(0))
+                raise
+            self._sealed.pop(0)
         self._rotation_error = None
 
     async def _rotate(self, segment: Journal) -> None:
         async with self._rotating:
+            if self._sealed and not self._writer.full:  # no more open files than needed while nothing can be stored
+                await self._store_sealed()
             if segment is self._writer.open and segment.size_bytes and not self._closed:
                 successor = await asyncio.to_thread(self._writer.new_segment)
                 async with self._syncing:

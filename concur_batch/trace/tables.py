@@ -70,11 +70,14 @@ class Tables:
             with replacing(Path(self.path(table, name))) as temporary:
                 yield temporary
             return
+        make_directory(self._staging)
         temporary = self._staging / f".{name}.{table}.{os.getpid()}{TEMP_SUFFIX}"
         try:
+            yield temporary
             with self._told("write", table, name):
-                yield temporary
                 self._put(temporary, table, name)
+        except OSError as error:
+            raise disk_error("write", temporary, error) from error
         finally:
             with suppress(OSError):
                 temporary.unlink()
@@ -103,7 +106,6 @@ class Tables:
         """For a run that begins: raises TraceError if nothing can be written here, or tables are here already."""
         name = f".probe.{os.getpid()}{TEMP_SUFFIX}"
         self.make()
-        make_directory(self._staging)
         for table in SCHEMAS:
             if self.sizes(table):
                 raise TraceError(f"{self.uri} holds the tables of a run already")

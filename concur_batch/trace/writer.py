@@ -72,11 +72,13 @@ class Writer:
     @property
     def due(self) -> bool:
         """Whether the open segment should be rotated."""
-        return self.open.size_bytes > 0 and (
-            self.open.size_bytes >= self._segment_bytes
-            or self.open.rows >= self._segment_rows
-            or time.monotonic() - self._first_row_at >= self.segment_seconds
-        )
+        old = time.monotonic() - self._first_row_at >= self.segment_seconds
+        return self.open.size_bytes > 0 and (old or self.full)
+
+    @property
+    def full(self) -> bool:
+        """Whether the open segment has as many rows or bytes as one should have."""
+        return self.open.size_bytes >= self._segment_bytes or self.open.rows >= self._segment_rows
 
     def rotate(self) -> None:
         """Stores the open segment as Parquet and goes on in a new one; nothing to do if it has no rows."""

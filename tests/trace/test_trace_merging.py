@@ -107,6 +107,15 @@ def test_three_listings_that_agree_show_every_row_though_each_took_its_time(
         assert seen(everything, two) == segments
 
 
+def test_two_listings_that_agree_may_both_have_missed_the_merge() -> None:
+    """The first saw no pending part, which was not there yet, and no old ones, which were gone when it came to them;
+    the second looked for the merged part before the rename and for the pending one after it."""
+    missed: set[str] = set()
+    assert not disturbed(missed, missed)
+    assert disturbed(missed, {"n-000001.2.parquet"})  # the third one
+    assert disturbed({"n-000000.parquet", "n-000001.parquet"}, missed)  # or one before the first
+
+
 def test_a_part_that_is_only_new_disturbs_no_reader() -> None:
     before = {"n-000000.parquet", ".n-000001.parquet.7.tmp"}
     assert not disturbed(before, {"n-000000.parquet", "n-000001.parquet"})

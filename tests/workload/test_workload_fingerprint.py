@@ -54,6 +54,7 @@ def test_what_changes_results_changes_it(override: str) -> None:
     [
         "name=other",
         "output=elsewhere",
+        "storage=s3://bucket/runs",
         "control.policy=none",
         "control.period_seconds=3",
         "agent.hosts=2",
