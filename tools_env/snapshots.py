@@ -58,7 +58,8 @@ class Snapshots:
                 mark = secrets.token_hex(8)
                 self._write(mark)
                 self._marks.append(mark)
-                self._scan = scan(self._workspace)  # as packing has left it: see `_unlocked`
+                # Packing may have had to unlock what an ordinary user cannot read, and to lock it again.
+                self._scan = found if os.geteuid() == 0 else scan(self._workspace)
             self._touched = self._blind = False
         return self.mark
 

@@ -55,6 +55,8 @@ _GRACE_SECONDS = 30.0
 # How long a run that is being stopped waits for what may never come: a full disk, an engine that is gone.
 _STUCK_SECONDS = 15.0
 _RECORDER_SECONDS = 30.0
+# What a resume brings an agent's tools back from, by their kind.
+_RESTORED_FROM = {"sandbox": "a snapshot of the workspace", "synthetic": "the number of calls"}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
@@ -113,7 +115,8 @@ class Driver:
         self._on_note = on_note
         self._hosts: dict[str, Any] = {}
         self._work: dict[asyncio.Task[Any], tuple[str, list[AgentSpec]]] = {}
-        self._recorders: dict[str, Any] = {}
+        self._recorders: dict[str, Any] = {}  # by node
+        self._journals: dict[str, tuple[str, str]] = {}  # by node: the recorder's name, and where its journal is
         self._controller: Any = None
         self._engine: RunningEngine | None = None
         self._host_number = 0
@@ -187,15 +190,14 @@ class Driver:
         count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // AGENTS_PER_HOST))
         count = min(count, max(1, len(self._agents)))
         places = [nodes[index % len(nodes)] for index in range(count)]
-        journals: dict[str, str] = {}
         for node in {node.id: node for node in places}.values():
             name = f"recorder{len(self._recorders)}"
             factory = self._cluster.actor(Recorder, node, restarts=-1, name=f"{self._run_dir.name}/{name}")
             # With the node's id in it no other recorder has the name, though its disk be lost and come back.
             unique = f"{name}-{node.id[:8]}"
             self._recorders[node.id] = factory.remote(self._run_dir, unique, storage=self._tables)
-            journals[unique] = f"{node.address}:{self._run_dir / JOURNAL}"
-        update_manifest(self._run_dir, journals=journals)
+            self._journals[node.id] = (unique, f"{node.address}:{self._run_dir / JOURNAL}")
+        update_manifest(self._run_dir, journals=dict(self._journals.values()))
         if self._tables is not None:  # the nodes need not share a disk
             others = [node for node in nodes[1:] if node.id in self._recorders]
             model = model_of(self._run_dir)
@@ -329,6 +331,7 @@ class Driver:
         """Give the places of a dead host's agents back, and let its unfinished agents go on elsewhere."""
         self._hosts.pop(host)
         await _answer(self._controller.lost.remote(host))  # one that restarts does not know that host anyway
+        self._give_up_lost_nodes()
         for recorder in self._recorders.values():  # what the host sent last must be seen now, and nothing later
             await _answer(recorder.fence.remote(host))
             await self._make_durable(recorder)
@@ -340,6 +343,14 @@ class Driver:
             nodes = [node for node in self._cluster.nodes() if node.id in self._recorders]
             name = await self._add_host(nodes[self._host_number % len(nodes)], 1)
             self._assign(name, left)
+
+    def _give_up_lost_nodes(self) -> None:
+        """Agents go on from what can be read now. If a lost node's disk is another one and comes back, what is in its
+        journal has been made anew by then: a resume must not store it."""
+        alive = {node.id for node in self._cluster.nodes()}
+        for lost in self._recorders.keys() - alive:
+            del self._recorders[lost], self._journals[lost]
+            update_manifest(self._run_dir, journals=dict(self._journals.values()))
 
     async def _make_durable(self, recorder: Any) -> None:
         """What can be read of a recorder's journal is what agents go on from: it must not be taken back. Waits for a
@@ -479,6 +490,9 @@ class Driver:
             "versions": {name: importlib.metadata.version(name) for name in packages},
             "python": platform.python_version(),
             "choices": CHOICES,
+            "tools_restored_from": "the trajectory"
+            if self._workload.replay
+            else _RESTORED_FROM[self._workload.tools.kind],
             "simulated": isinstance(self._workload.engine, SimulatedEngine),
         }
 
