@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from concur_batch import TOKEN
@@ -47,7 +48,13 @@ class Cluster:
             options["address"] = address
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:
+            # Ray says some things with a bare Exception, as that its node did not come up in time.
+            if (
+                not isinstance(error, ConnectionError | RuntimeError | ValueError | OSError)
+                and type(error) is not Exception
+            ):
+                raise
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             if self.is_ours:
                 raise ClusterError(f"cannot start Ray on this machine: {first_line}") from None
@@ -99,6 +106,14 @@ def on_node(node: Node) -> NodeAffinitySchedulingStrategy:
 async def await_ref(ref: Any) -> Any:
     """An actor's answer, as a coroutine: what asyncio's tasks and time limits take."""
     return await ref
+
+
+async def answer(ref: Any, seconds: float = 5) -> Any:
+    """An actor's answer, or None if it fails, dies, restarts or takes longer."""
+    try:
+        return await asyncio.wait_for(await_ref(ref), seconds)
+    except (RayError, TimeoutError):
+        return None
 
 
 def _check_answers(address: str) -> None:

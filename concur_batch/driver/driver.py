@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.host import AgentHost
@@ -23,12 +23,13 @@ from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.orders import ORDERS
 from concur_batch.control.rules import CHOICES, make_rules
-from concur_batch.driver.cluster import Cluster, Node, await_ref
+from concur_batch.driver.cluster import Cluster, Node, answer, await_ref
 from concur_batch.driver.directory import model_of, put_model
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.missing import missing_notes
 from concur_batch.driver.operate import controller_name, whereabouts
 from concur_batch.driver.past import account_of, going_on, read_past
+from concur_batch.driver.recorders import Recorders
 from concur_batch.driver.snapshot import Snapshot, join
 from concur_batch.engine.clients import connect
 from concur_batch.engine.openai import OpenaiEngine
@@ -37,10 +38,8 @@ from concur_batch.engine.protocol import EngineInfo
 from concur_batch.simulator.metrics import SIMULATED
 from concur_batch.trace.ending import finish
 from concur_batch.trace.files import TraceError
-from concur_batch.trace.journal import JOURNAL
 from concur_batch.trace.manifest import read_manifest, update_manifest, write_manifest
 from concur_batch.trace.reading import Run
-from concur_batch.trace.recorder import Recorder
 from concur_batch.workload.dryrun import tool_specs
 from concur_batch.workload.schema import OpenaiEngine as OpenaiSection
 from concur_batch.workload.schema import ServerEngine, SglangEngine, SimulatedEngine, Workload
@@ -54,7 +53,6 @@ _HOST_STARTS = 3
 _GRACE_SECONDS = 30.0
 # How long a run that is being stopped waits for what may never come: a full disk, an engine that is gone.
 _STUCK_SECONDS = 15.0
-_RECORDER_SECONDS = 30.0
 # What a resume brings an agent's tools back from, by their kind.
 _RESTORED_FROM = {"sandbox": "a snapshot of the workspace", "synthetic": "the number of calls"}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -115,8 +113,6 @@ class Driver:
         self._on_note = on_note
         self._hosts: dict[str, Any] = {}
         self._work: dict[asyncio.Task[Any], tuple[str, list[AgentSpec]]] = {}
-        self._recorders: dict[str, Any] = {}  # by node
-        self._journals: dict[str, tuple[str, str]] = {}  # by node: the recorder's name, and where its journal is
         self._controller: Any = None
         self._engine: RunningEngine | None = None
         self._host_number = 0
@@ -124,8 +120,6 @@ class Driver:
         self._enough = asyncio.Event()  # nothing is waited for any more but what brings the run down
         self._hard_stop = asyncio.Event()  # nor for that
         self._stuck_since = 0.0
-        self._tables: str | None = None  # their URI, where it is not the run directory
-        self._waiting_parts: set[str] = set()  # why parts could not be stored, as told by now
         before = before or Before(len(agents), time.time(), 0.0, {})
         self._total = before.agents
         self._started_at = before.started_at
@@ -137,7 +131,8 @@ class Driver:
 
     async def run(self, manifest: dict[str, Any]) -> Outcome:
         """Run all agents. Raises EngineError or RunFailed; whatever happens, what was started is stopped."""
-        self._tables = manifest.get("tables")
+        self._tables = manifest.get("tables")  # their URI, where it is not the run directory
+        self._recorders = Recorders(self._cluster, self._run_dir, self._tables)
         write_manifest(self._run_dir, {**manifest, **self._facts(), "status": "running"})
         left: str | None = None
         loop = asyncio.get_running_loop()
@@ -190,16 +185,9 @@ class Driver:
         count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // AGENTS_PER_HOST))
         count = min(count, max(1, len(self._agents)))
         places = [nodes[index % len(nodes)] for index in range(count)]
-        for node in {node.id: node for node in places}.values():
-            name = f"recorder{len(self._recorders)}"
-            factory = self._cluster.actor(Recorder, node, restarts=-1, name=f"{self._run_dir.name}/{name}")
-            # With the node's id in it no other recorder has the name, though its disk be lost and come back.
-            unique = f"{name}-{node.id[:8]}"
-            self._recorders[node.id] = factory.remote(self._run_dir, unique, storage=self._tables)
-            self._journals[node.id] = (unique, f"{node.address}:{self._run_dir / JOURNAL}")
-        update_manifest(self._run_dir, journals=dict(self._journals.values()))
+        self._recorders.start({node.id: node for node in places}.values())
         if self._tables is not None:  # the nodes need not share a disk
-            others = [node for node in nodes[1:] if node.id in self._recorders]
+            others = self._recorders.nodes()[1:]
             model = model_of(self._run_dir)
             await self._unless_stopped(self._cluster.on_nodes(others, put_model, self._run_dir, model))
             manifest = read_manifest(self._run_dir)  # it says where the tables are
@@ -288,7 +276,7 @@ class Driver:
             priorities=isinstance(section, SglangEngine) and section.priorities,
             sessions=isinstance(section, SglangEngine) and section.sessions,
         )
-        host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
+        host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders.of(node))
         try:
             await host.open.remote()
         except RayTaskError as error:
@@ -330,42 +318,16 @@ class Driver:
     async def _replace(self, host: str, agents: list[AgentSpec]) -> None:
         """Give the places of a dead host's agents back, and let its unfinished agents go on elsewhere."""
         self._hosts.pop(host)
-        await _answer(self._controller.lost.remote(host))  # one that restarts does not know that host anyway
-        self._give_up_lost_nodes()
-        for recorder in self._recorders.values():  # what the host sent last must be seen now, and nothing later
-            await _answer(recorder.fence.remote(host))
-            await self._make_durable(recorder)
+        await answer(self._controller.lost.remote(host))  # one that restarts does not know that host anyway
+        await self._recorders.settle(host, self._enough)
         run = Run(self._run_dir)
         left = going_on(agents, read_past(run), self._workload.agent.attempts)
         self._accounts[host] = account_of(run, agents, left)
         self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents go on from their last turns on another")
         if left and self._signal is None:
-            nodes = [node for node in self._cluster.nodes() if node.id in self._recorders]
+            nodes = self._recorders.nodes()
             name = await self._add_host(nodes[self._host_number % len(nodes)], 1)
             self._assign(name, left)
-
-    def _give_up_lost_nodes(self) -> None:
-        """Agents go on from what can be read now. If a lost node's disk is another one and comes back, what is in its
-        journal has been made anew by then: a resume must not store it."""
-        alive = {node.id for node in self._cluster.nodes()}
-        for lost in self._recorders.keys() - alive:
-            del self._recorders[lost], self._journals[lost]
-            update_manifest(self._run_dir, journals=dict(self._journals.values()))
-
-    async def _make_durable(self, recorder: Any) -> None:
-        """What can be read of a recorder's journal is what agents go on from: it must not be taken back. Waits for a
-        disk that is full, and for a while for a recorder that does not answer."""
-        patience = time.monotonic() + _RECORDER_SECONDS
-        while not self._enough.is_set():
-            try:
-                await asyncio.wait_for(await_ref(recorder.rotate.remote()), _RECORDER_SECONDS)
-                return
-            except RayTaskError:
-                pass
-            except (RayError, TimeoutError):
-                if time.monotonic() > patience:
-                    return
-            await asyncio.sleep(_POLL_SECONDS)
 
     async def _poll(self) -> None:
         while True:
@@ -376,8 +338,10 @@ class Driver:
         """Take a snapshot. Parts that do not answer in time, since they die or restart, count as they were last."""
         names = list(self._hosts)
         asked = [self._controller.status.remote(), *(self._hosts[name].status.remote() for name in names)]
-        control, *hosts = await asyncio.gather(*map(_answer, asked))
-        self._accounts |= {name: host for name, host in zip(names, hosts, strict=True) if host is not None}
+        control, *hosts = await asyncio.gather(*map(answer, asked))
+        # One that has died meanwhile has its account from the tables by now.
+        told = {name: host for name, host in zip(names, hosts, strict=True) if host is not None and name in self._hosts}
+        self._accounts |= told
         control = control or dict(self._snapshot.control)
         self._snapshot = join(self._elapsed(), self._total, control, self._accounts.values())
         self._on_snapshot(self._snapshot)
@@ -385,21 +349,12 @@ class Driver:
             if account["fatal"]:
                 raise RunFailed(account["fatal"])
         self._give_up_if_stuck()
-        await self._tell_waiting_parts()
         if self._engine is None:
             return
-        for note in await self._engine.news.read():
+        for note in [*await self._recorders.news(), *await self._engine.news.read()]:
             self._on_note(note)
         if not await self._engine.alive():
             raise RunFailed(f"the engine that was launched has ended; see {self._run_dir / 'engine'}")
-
-    async def _tell_waiting_parts(self) -> None:
-        """Nothing is lost while parts cannot be stored, but the journals grow."""
-        totals = await asyncio.gather(*(_answer(recorder.totals.remote()) for recorder in self._recorders.values()))
-        errors = {found["rotation_error"] for found in totals if found and found["rotation_error"]}
-        for error in sorted(errors - self._waiting_parts):
-            self._on_note(f"{error}; the rows are safe in the journal, the next part tries again")
-        self._waiting_parts |= errors
 
     def _give_up_if_stuck(self) -> None:
         """While the run goes on, it waits for space or for the engine; once it is being stopped, not for long."""
@@ -443,14 +398,12 @@ class Driver:
             await self._within(10, self._controller.close.remote())
         hosts = list(self._hosts.values())
         await asyncio.gather(*(self._within(30, host.close.remote()) for host in hosts))
-        recorders = list(self._recorders.values())
-        # Not cut short by a second signal: what is committed becomes Parquet, which takes a second or two.
-        await asyncio.gather(*(_answer(recorder.close.remote(), 120) for recorder in recorders))
+        await self._recorders.close()  # not cut short by a second signal
         engines = self._engine.actors if self._engine is not None else ()
         await asyncio.gather(*(self._within(60, engine.stop.remote()) for engine in engines))
         for engine in engines:
             ray.kill(engine)
-        for actor in (*hosts, self._controller, *recorders):
+        for actor in (*hosts, self._controller):
             if actor is not None:
                 ray.kill(actor)
 
@@ -473,8 +426,8 @@ class Driver:
 
     async def _within(self, seconds: float, ref: Any) -> None:
         """Wait for an actor's answer, so long at most, and not at all once a second signal has come."""
-        answer, stop = asyncio.create_task(_answer(ref, seconds)), asyncio.create_task(self._hard_stop.wait())
-        await asyncio.wait([answer, stop], return_when=asyncio.FIRST_COMPLETED)
+        answered, stop = asyncio.create_task(answer(ref, seconds)), asyncio.create_task(self._hard_stop.wait())
+        await asyncio.wait([answered, stop], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
 
     def _elapsed(self) -> float:
@@ -495,14 +448,6 @@ class Driver:
             else _RESTORED_FROM[self._workload.tools.kind],
             "simulated": isinstance(self._workload.engine, SimulatedEngine),
         }
-
-
-async def _answer(ref: Any, seconds: float = 5) -> Any:
-    """An actor's answer, or None if it dies, restarts or takes longer."""
-    try:
-        return await asyncio.wait_for(await_ref(ref), seconds)
-    except (RayError, TimeoutError):
-        return None
 
 
 def _cause(error: BaseException) -> str:
