@@ -97,13 +97,19 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between two identities, a line each; of contents it is only known that they do."""
-    lines = []
-    for key in sorted({*before, *now}):
-        was, is_ = before.get(key), now.get(key)
-        if was != is_:
-            content = key in _CONTENTS and None not in (was, is_)
-            lines.append(f"{key}: the content has changed" if content else f"{key}: was {shown(was)}, is {shown(is_)}")
-    return lines
+
+    def value(values: Mapping[str, Any], key: str) -> str:
+        return shown(values[key]) if key in values else "not there"
+
+    differing = [
+        key for key in sorted({*before, *now}) if [before.get(key), key in before] != [now.get(key), key in now]
+    ]
+    return [
+        f"{key}: the content has changed"
+        if key in _CONTENTS
+        else f"{key}: was {value(before, key)}, is {value(now, key)}"
+        for key in differing
+    ]
 
 
 def _is_runtime(key: str) -> bool:

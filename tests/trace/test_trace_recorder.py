@@ -246,3 +246,15 @@ async def test_rows_that_a_killed_recorder_had_and_never_acknowledged_are_not_do
     await restarted.commit(again)
     await restarted.close()
     assert durable_rows(tmp_path) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
+
+
+async def test_nothing_is_taken_any_more_of_a_sender_that_is_taken_for_dead(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "n", commit_seconds=0.01)
+    await recorder.commit(encode_turn(*turn("a", 0)), "host0")
+    await recorder.fence("host0")
+    with pytest.raises(TraceError, match="host0"):
+        await recorder.commit(encode_turn(*turn("a", 1)), "host0")
+    await recorder.commit(encode_turn(*turn("b", 0)), "host1")
+    await recorder.commit(encode("control", plain_row("control")))
+    await recorder.close()
+    assert durable_rows(tmp_path) == [("a", 0), ("b", 0)]
