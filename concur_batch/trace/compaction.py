@@ -121,7 +121,7 @@ def _rows(tables: Tables, table: str, names: Iterable[str], stop: Callable[[], b
             if unknown := set(part.schema_arrow.names) - set(schema.names):
                 raise TraceError(f"{tables.path(table, name)} has a column that is unknown here: {min(unknown)}")
             for number in range(part.num_row_groups):
-                rows = part.read_row_group(number)
+                rows = part.read_row_group(number, use_threads=False)
                 columns = [
                     rows[field.name] if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
                     for field in schema
