@@ -17,6 +17,7 @@ from concur_batch.trace.manifest import update_manifest
 from concur_batch.trace.recorder import Recorder
 
 _PATIENCE_SECONDS = 30.0
+_ROTATION_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
 
 
@@ -58,15 +59,14 @@ class Recorders:
         `given_up`. Where a lost node's disk is another one and comes back, what is in its journal has been made anew by
         then: it is stored no more.
         """
-        lost = self._actors.keys() - {node.id for node in self._cluster.nodes()}
-        for node in lost:
-            del self._actors[node], self._journals[node]
-        if lost:
-            self._tell_journals()
-        for actor in self._actors.values():
+        for node, actor in list(self._actors.items()):
             await answer(actor.fence.remote(host))
             patience = time.monotonic() + _PATIENCE_SECONDS
-            while not (await _is_stored(actor, patience) or given_up.is_set()):  # noqa: ASYNC110 - nobody tells
+            while not (await _is_stored(actor, patience) or given_up.is_set()):
+                if node not in {living.id for living in self._cluster.nodes()}:
+                    del self._actors[node], self._journals[node]
+                    self._tell_journals()
+                    break
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def news(self) -> list[str]:
@@ -90,7 +90,7 @@ class Recorders:
 async def _is_stored(actor: Any, patience: float) -> bool:
     """Whether a recorder has stored all that it was sent, or has not answered until then."""
     try:
-        await asyncio.wait_for(await_ref(actor.rotate.remote()), _PATIENCE_SECONDS)
+        await asyncio.wait_for(await_ref(actor.rotate.remote()), _ROTATION_SECONDS)
         return True
     except RayTaskError:
         return False
