@@ -37,14 +37,18 @@ _LOCK = ".driver.lock"
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What is to be run: these `agents`, of so many in `total`; `before` where a run goes on."""
+    """What is to be run: these `agents`; `before` where a run goes on, of which they are not all."""
 
     loaded: Loaded
     agents: Sequence[AgentSpec]
-    total: int
     run_dir: Path
     manifest: Mapping[str, Any]
     before: Before | None = None
+
+    @property
+    def total(self) -> int:
+        """Of agents in the batch."""
+        return len(self.agents if self.before is None else self.before.everyone)
 
 
 def told(loaded: Loaded, batch: Batch) -> dict[str, Any]:

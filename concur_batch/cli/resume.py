@@ -116,7 +116,7 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
     seconds = seconds_of(run)
     began = datetime.strptime(manifest["started_at"], "%Y-%m-%dT%H:%M:%S%z") if "started_at" in manifest else None
     before = Before(
-        len(batch.agents),
+        [agent.agent_id for agent in batch.agents],
         time.time() if began is None else began.timestamp(),
         seconds,
         account_of(run, batch.agents, left),
@@ -131,7 +131,7 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
     manifest = {**manifest, **now, "resumed": [*manifest.get("resumed", []), resumed]}
     write_manifest(run_dir, manifest)
     (run_dir / ORDERS).unlink(missing_ok=True)  # its settings are the workload's now, and a paused run goes on
-    return drive(Drive(loaded, left, len(batch.agents), run_dir, manifest, before), ray_address, console, as_json)
+    return drive(Drive(loaded, left, run_dir, manifest, before), ray_address, console, as_json)
 
 
 def _recover(run_dir: Path, manifest: Mapping[str, Any], ray_address: str | None) -> None:

@@ -96,7 +96,7 @@ def _run(
     manifest = {**told(loaded, batch), "template_rewrites_history": rewrites, "tables": tables}
     with holding(run_dir) as held:
         assert held, "it is new"
-        return drive(Drive(loaded, batch.agents, len(batch.agents), run_dir, manifest), ray_address, console, as_json)
+        return drive(Drive(loaded, batch.agents, run_dir, manifest), ray_address, console, as_json)
 
 
 def _given(workload: Path | None) -> Path:

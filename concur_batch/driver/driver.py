@@ -70,10 +70,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """A run that goes on: its agents in all, when it first began (wall clock), for how many seconds it has been
-    running, and the account of what is on record (see `past.account_of`)."""
+    """A run that goes on: the ids of all its agents in their order, when it first began (wall clock), for how many
+    seconds it has been running, and the account of what is on record (see `past.account_of`)."""
 
-    agents: int
+    everyone: Sequence[str]
     started_at: float
     seconds: float
     account: Mapping[str, Any]
@@ -120,8 +120,9 @@ class Driver:
         self._enough = asyncio.Event()  # nothing is waited for any more but what brings the run down
         self._hard_stop = asyncio.Event()  # nor for that
         self._stuck_since = 0.0
-        before = before or Before(len(agents), time.time(), 0.0, {})
-        self._total = before.agents
+        before = before or Before([agent.agent_id for agent in agents], time.time(), 0.0, {})
+        self._total = len(before.everyone)
+        self._number_of = {agent_id: number for number, agent_id in enumerate(before.everyone)}
         self._started_at = before.started_at
         self._zero_at = time.time() - before.seconds  # time in which it did not run does not count
         self._zero_seconds = time.monotonic() - before.seconds
@@ -182,8 +183,8 @@ class Driver:
         )
         for note in missing_notes(infos, workload.control):
             self._on_note(note)
-        count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // AGENTS_PER_HOST))
-        count = min(count, max(1, len(self._agents)))
+        count = workload.agent.hosts or max(len(nodes), -(-self._total // AGENTS_PER_HOST))
+        count = min(count, max(1, self._total))
         places = [nodes[index % len(nodes)] for index in range(count)]
         self._recorders.start({node.id: node for node in places}.values())
         if self._tables is not None:  # the nodes need not share a disk
@@ -210,7 +211,8 @@ class Driver:
         on_node = -(-count // len(nodes))
         hosts = await self._unless_stopped(asyncio.gather(*(self._add_host(node, on_node) for node in places)))
         for index, host in enumerate(hosts):
-            self._assign(host, list(self._agents[index::count]))
+            # On the same nodes an agent is where it was before, and where its workspace was saved.
+            self._assign(host, [agent for agent in self._agents if self._number_of[agent.agent_id] % count == index])
 
     async def _probe(self, replica: Replica) -> EngineInfo:
         workload = self._workload

@@ -41,6 +41,13 @@ def ray_nodes(count: int, *arguments: str, private: Path | None = None) -> Itera
         subprocess.run(["rm", "-rf", str(base)], check=False)
 
 
+def kill_node(number: int) -> None:
+    """End a node as a failing machine does: whatever it ran ends with it."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] == "raylet" and f"/tmp/cr{os.getpid()}/{number}/" in " ".join(process.info["cmdline"]):
+            process.kill()
+
+
 def _start_node(temp_dir: Path, *arguments: str, before: Sequence[str] = ()) -> None:
     """One `ray start`, in the background as an operator would."""
     command = [*before, RAY, "start", "--num-cpus=2", f"--temp-dir={temp_dir}", "--object-store-memory=100000000"]
