@@ -32,11 +32,11 @@ def test_only_what_a_dead_run_has_left_is_ended() -> None:
     child = psutil.Process(int(driver.stdout.readline()))
     try:
         assert child not in leftovers()
+        end_leftovers()
+        assert child.is_running()
         driver.kill()
         driver.wait()
-        assert child in leftovers()
-        assert end_leftovers() >= 1
-        assert child not in leftovers()
+        end_leftovers()  # unless another run on this machine has done so by now
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
     finally:
         if child.is_running():
