@@ -246,3 +246,21 @@ async def test_rows_that_a_killed_recorder_had_and_never_acknowledged_are_not_do
     await restarted.commit(again)
     await restarted.close()
     assert durable_rows(tmp_path) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
+
+
+async def test_an_outage_is_one_text_however_often_it_is_tried(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "n", commit_seconds=0.001, segment_rows=1)
+    (tmp_path / "turns").rmdir()
+    told = set()
+    for number in (0, 3, 6):
+        await recorder.commit(encode_turn(*turn("a", number)))
+        for _ in range(10_000):
+            if not recorder._rotating.locked() and (await recorder.totals())["rotation_error"]:
+                break
+            await asyncio.sleep(0.001)
+        told.add((await recorder.totals())["rotation_error"])
+    assert len(told) == 1 and "n-000000.parquet: No such file" in told.pop()
+    (tmp_path / "turns").mkdir()
+    await recorder.close()
+    assert (await recorder.totals())["rotation_error"] is None
+    assert [row["turn"] for row in part_rows(tmp_path, "turns")] == [0, 3, 6]
