@@ -122,8 +122,8 @@ class Recorder:
         """Counts since construction, for people and tests.
 
         `rows` by table, `journal_bytes`, `syncs`: what became durable; `waiting_commits`; `parquet_rows` by table,
-        `part_bytes`, `rejected_rows`, `unstored_segments` and `rotation_error` (the last, until one succeeds);
-        `recovered_rows` by table: of a killed recorder of this name.
+        `part_bytes`, `rejected_rows`, `unstored_segments` and `rotation_error` (the first since one succeeded, so that
+        an outage is one text); `recovered_rows` by table: of a killed recorder of this name.
         """
         stored = self._writer.stored
         return {
@@ -200,7 +200,7 @@ class Recorder:
         try:
             await self._rotate(segment)
         except TraceError as error:  # nothing is lost: the rows are durable in the journal
-            self._rotation_error = str(error)
+            self._rotation_error = self._rotation_error or str(error)
 
     def _rotate_when_old(self, segment: Journal) -> None:
         def rotate() -> None:

@@ -114,7 +114,7 @@ def test_a_kill_at_any_step_loses_and_doubles_no_row(run_dir: Path, tmp_path: Pa
         assert read(copy) == before
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_rows_are_equal_before_and_after(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     run_dir = tmp_path_factory.mktemp("run")

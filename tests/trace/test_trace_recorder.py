@@ -258,3 +258,21 @@ async def test_nothing_is_taken_any_more_of_a_sender_that_is_taken_for_dead(tmp_
     await recorder.commit(encode("control", plain_row("control")))
     await recorder.close()
     assert durable_rows(tmp_path) == [("a", 0), ("b", 0)]
+
+
+async def test_an_outage_is_one_text_however_often_it_is_tried(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "n", commit_seconds=0.001, segment_rows=1)
+    (tmp_path / "turns").rmdir()
+    told = set()
+    for number in (0, 3, 6):
+        await recorder.commit(encode_turn(*turn("a", number)))
+        for _ in range(10_000):
+            if not recorder._rotating.locked() and (await recorder.totals())["rotation_error"]:
+                break
+            await asyncio.sleep(0.001)
+        told.add((await recorder.totals())["rotation_error"])
+    assert len(told) == 1 and "n-000000.parquet: No such file" in told.pop()
+    (tmp_path / "turns").mkdir()
+    await recorder.close()
+    assert (await recorder.totals())["rotation_error"] is None
+    assert [row["turn"] for row in part_rows(tmp_path, "turns")] == [0, 3, 6]
