@@ -1,7 +1,7 @@
 # Every target works alone, in any order, and again: what is done already is not done twice.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-control bench-real bench-simulator bench-paper fit-paper clean
+.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-durability bench-control bench-real bench-simulator bench-paper fit-paper clean
 
 # The newest Python from 3.11 on that can make environments.
 PYTHON ?= $(shell for v in 3.13 3.12 3.11 3; do command -v python$$v >/dev/null && python$$v -c \
@@ -10,7 +10,7 @@ BIN := .venv/bin
 CI ?=
 
 help:  ## Say what the targets do
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: .venv/.done  ## Install concur and its tools into .venv
 
@@ -46,6 +46,9 @@ vllm-cpu:  ## Build a real vLLM for the CPU (needs AVX-512) and the same model
 
 bench-scale: setup  ## 1,000 and 4,000 agents: turns/s, CPU a turn, memory; with and without a sandbox
 	@$(BIN)/python -m concur_batch.bench.scale
+
+bench-durability: setup  ## Journal and Parquet at 2,000 agents: share of the run's CPU, bytes a token
+	@$(BIN)/python -m concur_batch.bench.durability
 
 bench-control: setup  ## 10,000 agents: decisions/s in the core and through Ray, messages a turn, batches as without
 	@$(BIN)/python -m concur_batch.bench.control

@@ -30,6 +30,7 @@ PURE = [
     "bench/variation.py", "workload/drawn.py", "workload/sweep.py",
     *[f"bench/paper/{name}.py" for name in
       ("aims", "cells", "outcome", "page", "published", "results", "tables", "transfer")],
+    "trace/merging.py",
     "workload/schema.py", "workload/change.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
     *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
       if path.name not in ("driver.py", "openai.py", "routes.py", "server.py", "service.py", "sse.py")],

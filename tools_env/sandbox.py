@@ -23,10 +23,12 @@ from tools_env.catalogue import CATALOGUE
 from tools_env.leftovers import LiveDirectory, sweep
 from tools_env.runner import SandboxRunner
 from tools_env.session import SandboxSession, check_file_path
+from tools_env.snapshots import AS_OPENED, SAVED, Snapshots, forget_all, forget_others, restore
 from tools_env.spec import ToolSpec
+from tools_env.trees import remove_tree
 from tools_env.workspace import FileProblem, Workspace
 
-__all__ = ["SandboxEnvironment", "SandboxSession", "SandboxUnavailable", "check", "sweep"]
+__all__ = ["SandboxEnvironment", "SandboxSession", "SandboxUnavailable", "check", "forget_all", "sweep"]
 
 
 SANDBOXES_PER_CORE = 3
@@ -76,12 +78,14 @@ class SandboxEnvironment:
     def specs(self) -> list[ToolSpec]:
         return self._specs
 
-    async def open(self, key: str, files: Mapping[str, str]) -> SandboxSession:
-        """A fresh workspace holding `files`.
+    async def open(self, key: str, files: Mapping[str, str], mark: str | None = None) -> SandboxSession:
+        """A fresh workspace holding `files`, or one as it was saved under the mark. Other things that were saved of
+        the key are removed.
 
         Raises:
             ValueError: a bad file path, a key too long for a directory's name, or one that is open already.
             SandboxUnavailable: no sandbox can be made on this machine.
+            StateLost: what was saved is gone or damaged.
         """
         name = _directory_name(key)
         for path in files:
@@ -103,7 +107,9 @@ class SandboxEnvironment:
         )
         self._sessions[name] = session
         try:
-            await asyncio.to_thread(_fill, workspace, runner.owner, files)
+            session.snapshots = await asyncio.to_thread(
+                _fill, workspace, runner.owner, files, self._root / SAVED / name, mark
+            )
         except BaseException as error:
             await session.close()
             if isinstance(error, FileProblem):
@@ -111,8 +117,12 @@ class SandboxEnvironment:
             raise
         return session
 
+    async def forget(self, key: str) -> None:
+        """Removes the key's snapshots."""
+        await asyncio.to_thread(remove_tree, str(self._root / SAVED / _directory_name(key)))
+
     async def close(self) -> None:
-        """Closes every open session and removes all but the kept workspaces."""
+        """Closes every open session and removes all but the kept workspaces and what was saved."""
         for session in list(self._sessions.values()):
             await session.close()
         if self._runner is not None:
@@ -139,7 +149,10 @@ class SandboxEnvironment:
         return self._live, self._runner
 
 
-def _fill(workspace: Workspace, owner: int | None, files: Mapping[str, str]) -> None:
+def _fill(
+    workspace: Workspace, owner: int | None, files: Mapping[str, str], saved: Path, mark: str | None
+) -> Snapshots:
+    forget_others(saved, mark)
     workspace.path.mkdir(0o700)
     if owner is not None:
         try:
@@ -149,8 +162,12 @@ def _fill(workspace: Workspace, owner: int | None, files: Mapping[str, str]) -> 
                 f"{workspace.path.parent.parent}: root cannot give files to another user there ({error.strerror}); "
                 "put the workspaces on a local disk"
             ) from None
-    for path, text in files.items():
-        workspace.write(path, text.encode())
+    if mark in (None, AS_OPENED):
+        for path, text in files.items():
+            workspace.write(path, text.encode())
+    else:
+        restore(saved, mark, workspace.path, owner)
+    return Snapshots(saved, workspace.path, mark or AS_OPENED)
 
 
 def _directory_name(key: str) -> str:

@@ -14,10 +14,12 @@ from tools_env.file_tools import FILE_TOOLS, run_file_tool
 from tools_env.output import BoundedOutput
 from tools_env.process import SandboxProcess
 from tools_env.runner import SandboxRunner
+from tools_env.snapshots import Snapshots
 from tools_env.spec import Status, ToolResult, ToolSpec, argument_error
 from tools_env.workspace import FileProblem, Workspace, split_path
 
 _COMMAND_BYTES = 128 * 1024 - 1  # Linux: MAX_ARG_STRLEN, less the closing NUL
+_READING_TOOLS = ("read_file", "list_files", "search_files")
 _SEARCH_SOURCE = Path(search_program.__file__).read_text(encoding="utf-8")
 
 
@@ -41,6 +43,7 @@ class SandboxSession:
         self._output_limit_bytes = output_limit_bytes
         self._on_close = on_close
         self._running: set[SandboxProcess] = set()
+        self.snapshots: Snapshots | None = None  # once the workspace is filled
         self._closed = False
 
     @property
@@ -61,6 +64,8 @@ class SandboxSession:
             return self._result("error", problem)
         if name == "submit":
             return self._result("ok", "submitted", answer=arguments["answer"])
+        if name not in _READING_TOOLS and self.snapshots is not None:
+            self.snapshots.touch()
         if name in FILE_TOOLS:
             return await self._call_file_tool(name, arguments)
         try:
@@ -101,6 +106,12 @@ class SandboxSession:
             process.kill()
         for process in running:
             await process.wait()
+
+    async def save(self, recorded: str) -> str:
+        """A snapshot of the workspace, where anything in it has changed since the last one. Nothing else is of the
+        session: /tmp and processes end with their call."""
+        assert self.snapshots is not None, "it is open"
+        return await asyncio.to_thread(self.snapshots.save, recorded)
 
     async def close(self, keep: bool = False) -> None:
         """Ends what runs and removes the workspace, or moves it to `kept/` in the root. Closing twice is fine."""

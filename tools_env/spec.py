@@ -43,6 +43,10 @@ class ToolResult:
     answer: str | None = None
 
 
+class StateLost(Exception):
+    """What was saved of a session is not there any more, or not whole; one line."""
+
+
 class Session(Protocol):
     """One agent's own tool state, from open to close."""
 
@@ -53,8 +57,16 @@ class Session(Protocol):
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         """Runs a tool. Whatever the agent asks for comes back as a result: only a closed session raises."""
 
+    async def save(self, recorded: str) -> str:
+        """The mark of the session as it is now, which `open` can bring back, in another process too: durable.
+
+        `recorded` is the newest mark that is durably on record as the agent's: those before it are not needed any more.
+        No call may be under way. Raises OSError where it could not be saved; it may be tried again.
+        """
+
     async def close(self, keep: bool = False) -> None:
-        """Ends what still runs and removes the workspace, or with `keep` leaves it for a person to look at."""
+        """Ends what still runs and removes the workspace, or with `keep` leaves it for a person to look at. What was
+        saved stays."""
 
 
 class ToolEnvironment(Protocol):
@@ -63,12 +75,17 @@ class ToolEnvironment(Protocol):
     def specs(self) -> list[ToolSpec]:
         """The tools that every session of this environment offers."""
 
-    async def open(self, key: str, files: Mapping[str, str]) -> Session:
-        """A fresh session. `files` maps relative paths to the texts that the workspace starts with.
+    async def open(self, key: str, files: Mapping[str, str], mark: str | None = None) -> Session:
+        """A fresh session, or one as it was when `save` gave that mark. `files` maps relative paths to the texts that
+        the workspace of a fresh one starts with.
 
         Raises:
             ValueError: a file's path is absolute, leaves the workspace or is no path at all.
+            StateLost: what was saved under the mark cannot be had any more.
         """
+
+    async def forget(self, key: str) -> None:
+        """Removes what was saved of the key's sessions, which are closed: the agent's end is on record."""
 
     async def close(self) -> None:
         """Closes every open session and gives back what the environment holds."""

@@ -55,9 +55,13 @@ class SyntheticEnvironment:
     def specs(self) -> list[ToolSpec]:
         return [_WORK, SUBMIT]
 
-    async def open(self, key: str, files: Mapping[str, str]) -> SyntheticSession:
-        """A fresh session. There is no workspace, so `files` is not looked at."""
-        return SyntheticSession(f"{self._seed}/{key}", self._wait_seconds, self._observation_words)
+    async def open(self, key: str, files: Mapping[str, str], mark: str | None = None) -> SyntheticSession:
+        """A session. There is no workspace, so `files` is not looked at; the mark is the number of its calls."""
+        calls = 0 if mark is None else int(mark)
+        return SyntheticSession(f"{self._seed}/{key}", self._wait_seconds, self._observation_words, calls)
+
+    async def forget(self, key: str) -> None:
+        """Nothing is kept."""
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -68,11 +72,13 @@ class SyntheticSession:
 
     workspace: Path | None = None
 
-    def __init__(self, stream: str, wait_seconds: tuple[float, float], observation_words: tuple[int, int]) -> None:
+    def __init__(
+        self, stream: str, wait_seconds: tuple[float, float], observation_words: tuple[int, int], calls: int
+    ) -> None:
         self._stream = stream
         self._wait_seconds = wait_seconds
         self._observation_words = observation_words
-        self._calls = 0
+        self._calls = calls
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         spec = {"work": _WORK, "submit": SUBMIT}.get(name)
@@ -94,6 +100,9 @@ class SyntheticSession:
         if high:
             await asyncio.sleep(low * (high / low) ** wait)
         return _result("ok", " ".join(words), time.monotonic() - started)
+
+    async def save(self, recorded: str) -> str:
+        return str(self._calls)
 
     async def close(self, keep: bool = False) -> None:
         """Nothing is held."""

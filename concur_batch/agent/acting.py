@@ -14,15 +14,18 @@ from concur_batch.agent.conversation import encode_pieces
 from concur_batch.agent.limits import Bound, cut
 from concur_batch.agent.prompting import observation_messages, retry_messages
 from concur_batch.agent.rows import Row, tool_row
+from concur_batch.agent.services import Services
 from concur_batch.agent.spec import Ending
 from concur_batch.agent.turn import Act, Turn
-from concur_batch.engine.protocol import Generation
+from concur_batch.engine.protocol import FinishReason, Generation
 from tools_env.spec import Session, ToolResult
 
 T = TypeVar("T")
 
 # Above this many characters an observation is tokenized in a thread: 1,000 agents share one event loop.
 _INLINE_CHARACTERS = 500
+# A disk may have room again at any time; the agent waits for it.
+_SAVE_AGAIN_SECONDS = 1.0
 _NAMES: Mapping[type[Action], Literal["calls", "answer", "malformed", "truncated"]] = {
     Calls: "calls",
     Answer: "answer",
@@ -48,78 +51,100 @@ class ActingTurn(Turn):
     async def _read(self, generation: Generation) -> tuple[Generation, str]:
         """A message's ids are our estimate."""
         services, conversation = self._services, self._attempt.conversation
-        tokenizer, reason = services.tokenizer, generation.finish_reason
         if conversation is None or generation.message is None:
             generation, text = await super()._read(generation)
-            thinking = tokenizer.template.opens_thinking
-            self._action = parse(services.config.format, text, reason, services.specs, thinking=thinking)
+            self._action = read_text(services, text, generation.finish_reason)
             return generation, text
-        pieces, self._action = conversation.hear(generation.message, reason)
+        pieces, self._action = conversation.hear(generation.message, generation.finish_reason)
         text = "".join(piece.text for piece in pieces)
-        ids = await self._encode(len(text), encode_pieces, tokenizer, pieces)
+        ids = await _encoded(services, len(text), encode_pieces, services.tokenizer, pieces)
         return replace(generation, output_ids=ids), text
 
     async def _act(self, generation: Generation, bound: Bound) -> Act:
-        services, action = self._services, self._action
+        services, attempt, action = self._services, self._attempt, self._action
         started_seconds = services.clock()
         calls: Sequence[Call] = action.calls if isinstance(action, Calls) else ()
-        results, rows = await self._execute(calls)
-        queue_seconds = sum(result.queue_seconds for result in results)
+        exchanges, rows = await self._execute(calls)
+        queue_seconds = sum(result.queue_seconds for _, result in exchanges)
         seconds = services.clock() - started_seconds - queue_seconds
-        ending, messages = self._consequence(action, calls, results, bound)
+        mark = await self._save()
+        ending, messages = consequence(attempt, action, exchanges, bound)
         if messages:
-            await self._observe(messages)
-        return Act(_NAMES[type(action)], ending, rows, seconds, queue_seconds)
+            await observe(attempt, messages)
+        return Act(_NAMES[type(action)], ending, rows, seconds, queue_seconds, mark)
 
-    async def _execute(self, calls: Sequence[Call]) -> tuple[list[ToolResult], list[Row]]:
+    async def _execute(self, calls: Sequence[Call]) -> tuple[list[tuple[Call, ToolResult]], list[Row]]:
         """Run the calls in the order the model wrote them: they share a workspace."""
         attempt = self._attempt
-        results: list[ToolResult] = []
+        exchanges: list[tuple[Call, ToolResult]] = []
         rows: list[Row] = []
         for index, call in enumerate(calls):
             started_seconds = self._services.clock()
             result = await self._session.call(call.name, call.arguments)
             if result.status == "crashed":
                 raise SandboxFailed(result.output)
-            results.append(result)
+            exchanges.append((call, result))
             rows.append(tool_row(attempt.key, attempt.tally.turns, index, call, result, started_seconds))
-        return results, rows
+        return exchanges, rows
 
-    def _consequence(
-        self, action: Action, calls: Sequence[Call], results: Sequence[ToolResult], bound: Bound
-    ) -> tuple[Ending | None, list[dict[str, Any]]]:
-        """Whether the turn ends the agent, and the observation messages if it does not; `bound` is what its output
-        would be cut by."""
-        attempt, config, conversation = self._attempt, self._services.config, self._attempt.conversation
-        match action:
-            case Answer(text=text):
-                return Ending("finished", "answer", answer=text), []
-            case Truncated():
-                return cut(bound), []
-            case Malformed(reason=reason):
-                attempt.tally.malformed_turns += 1
-                attempt.malformed_in_a_row += 1
-                if attempt.malformed_in_a_row >= config.limits.malformed:
-                    return Ending("failed", "malformed", "model", reason), []
-                if conversation is not None:
-                    conversation.correct(reason)
-                return None, retry_messages(reason, config.format)
-        attempt.malformed_in_a_row = 0
-        answers = [result.answer for result in results if result.answer is not None]
-        if answers:
-            return Ending("finished", "submit", answer=answers[-1]), []
-        exchanges = list(zip(calls, results, strict=True))
-        if conversation is not None:
-            conversation.observe(exchanges)
-        return None, observation_messages(exchanges, config.format, self._services.tokenizer.template)
+    async def _save(self) -> str:
+        """Make durable how the tools are now, before the turn's rows can be: waits where there is no room for it."""
+        attempt, troubles = self._attempt, self._services.troubles
+        try:
+            while True:
+                try:
+                    return await self._session.save(attempt.settled_mark())
+                except OSError as error:
+                    reason = error.strerror or str(error)
+                    troubles[attempt.place] = f"the workspace of {attempt.spec.agent_id} cannot be saved: {reason}"
+                    await asyncio.sleep(_SAVE_AGAIN_SECONDS)
+        finally:
+            troubles.pop(attempt.place, None)
 
-    async def _observe(self, messages: list[dict[str, Any]]) -> None:
-        transcript = self._attempt.transcript
-        characters = sum(len(str(message["content"])) for message in messages)
-        transcript.append(await self._encode(characters, transcript.encode_observation, messages))
 
-    async def _encode(self, characters: int, encode: Callable[..., T], *arguments: Any) -> T:
-        """`encode(*arguments)`, in a thread where it is long."""
-        if characters <= _INLINE_CHARACTERS:
-            return encode(*arguments)
-        return await asyncio.get_running_loop().run_in_executor(self._services.encoder, encode, *arguments)
+def read_text(services: Services, text: str, finish_reason: FinishReason) -> Action:
+    """The action of a turn's text."""
+    thinking = services.tokenizer.template.opens_thinking
+    return parse(services.config.format, text, finish_reason, services.specs, thinking=thinking)
+
+
+def consequence(
+    attempt: Attempt, action: Action, exchanges: Sequence[tuple[Call, ToolResult]], bound: Bound
+) -> tuple[Ending | None, list[dict[str, Any]]]:
+    """Whether the turn ends the agent, and the observation messages if it does not; `exchanges` are the action's calls
+    with what they returned, `bound` is what the output would be cut by."""
+    config, conversation = attempt.services.config, attempt.conversation
+    match action:
+        case Answer(text=text):
+            return Ending("finished", "answer", answer=text), []
+        case Truncated():
+            return cut(bound), []
+        case Malformed(reason=reason):
+            attempt.tally.malformed_turns += 1
+            attempt.malformed_in_a_row += 1
+            if attempt.malformed_in_a_row >= config.limits.malformed:
+                return Ending("failed", "malformed", "model", reason), []
+            if conversation is not None:
+                conversation.correct(reason)
+            return None, retry_messages(reason, config.format)
+    attempt.malformed_in_a_row = 0
+    answers = [result.answer for _, result in exchanges if result.answer is not None]
+    if answers:
+        return Ending("finished", "submit", answer=answers[-1]), []
+    if conversation is not None:
+        conversation.observe(exchanges)
+    return None, observation_messages(exchanges, config.format, attempt.services.tokenizer.template)
+
+
+async def observe(attempt: Attempt, messages: list[dict[str, Any]]) -> None:
+    """Append an observation to the history."""
+    transcript = attempt.transcript
+    characters = sum(len(str(message["content"])) for message in messages)
+    transcript.append(await _encoded(attempt.services, characters, transcript.encode_observation, messages))
+
+
+async def _encoded(services: Services, characters: int, encode: Callable[..., T], *arguments: Any) -> T:
+    """`encode(*arguments)`, in a thread where it is long."""
+    if characters <= _INLINE_CHARACTERS:
+        return encode(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(services.encoder, encode, *arguments)

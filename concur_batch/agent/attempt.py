@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import deque
 
 from concur_batch.agent.claim import Pass, Wish
 from concur_batch.agent.conversation import Conversation
@@ -11,6 +12,7 @@ from concur_batch.agent.services import Services
 from concur_batch.agent.spec import AgentSpec, Ending
 from concur_batch.agent.tally import Tally
 from concur_batch.agent.transcript import Transcript
+from tools_env.snapshots import AS_OPENED
 
 
 class DeadlinePassed(Exception):
@@ -21,7 +23,8 @@ class Attempt:
     """`tally` grows while it runs. `conversation` stands beside the transcript where the engine takes messages.
 
     `place` is its name at the gate, `pool` where its last leave was for, `rid` what the names of its requests begin
-    with, `session` by which an engine that heeds it knows whose they are, `key` the columns that begin its rows."""
+    with, `session` by which an engine that heeds it knows whose they are, `key` the columns that begin its rows.
+    `recorded_mark` says how the tools were after the newest turn that is known to be on record."""
 
     def __init__(self, spec: AgentSpec, services: Services) -> None:
         self.spec = spec
@@ -38,6 +41,8 @@ class Attempt:
         if spec.trajectory is not None:
             self.budget = self.budget.without_limits(spec.trajectory.longest_output_tokens)
         self.malformed_in_a_row = 0
+        self.recorded_mark = AS_OPENED
+        self._marks: deque[tuple[int, str]] = deque()  # of turns that may not be on record yet
         self.pool = ""
         self.admitted_seconds: float | None = None
         # Each attempt asks for a place of its own: no permit of the one before can be taken for its own.
@@ -52,6 +57,18 @@ class Attempt:
             "sample": spec.sample,
             "attempt": spec.attempt,
         }
+
+    def record(self, turn: bytes, mark: str | None) -> None:
+        """Hand a turn's rows to the recorder, which left the tools as the mark says."""
+        number = self.services.records.put(turn)
+        if mark is not None:
+            self._marks.append((number, mark))
+
+    def settled_mark(self) -> str:
+        """The mark of the newest turn that is on record: what was saved before it is not needed any more."""
+        while self._marks and self.services.records.is_sent(self._marks[0][0]):
+            self.recorded_mark = self._marks.popleft()[1]
+        return self.recorded_mark
 
     async def enter(self, least_tokens: int = 0) -> Pass:
         """Wait for leave to generate. The controller is told of at least `least_tokens` of history.

@@ -14,16 +14,16 @@ from concur_batch.workload.schema import Limits, Sampling, SandboxTools, Synthet
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """All that a host needs. Directories lie in the run directory, which every node sees."""
+    """All that a host needs. `directory` is the run's, which every node sees."""
 
     run: str
     name: str
-    started_at: float  # wall clock of the run's start, to align this process's monotonic clock with
+    directory: Path
+    started_at: float  # wall clock of the run's first start, whose date is what a chat template may tell
+    zero_at: float  # wall clock at which the run's seconds begin, to align this process's monotonic clock with
     pools: tuple[PoolAddress, ...]
     request_seconds: float
     retries: int
-    tokenizer_directory: Path
-    workspaces: Path
     tools: SandboxTools | SyntheticTools
     format: Format
     system: str
@@ -43,6 +43,16 @@ class HostConfig:
     def chats(self) -> bool:
         """Whether the engine takes messages instead of token ids."""
         return any(pool.kind == "openai" for pool in self.pools)
+
+    @property
+    def tokenizer_directory(self) -> Path:
+        """The run's own copy."""
+        return self.directory / "model"
+
+    @property
+    def workspaces(self) -> Path:
+        """Where the tools keep the agents' files."""
+        return self.directory / "workspaces"
 
     @property
     def keep_workspaces(self) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import random
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from ray.exceptions import ActorDiedError, RayError
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.gate import Draining
 from concur_batch.agent.link import Link
+from concur_batch.agent.recall import RecordedTurn, recorded_turns
 from concur_batch.agent.rollout import Rollout
 from concur_batch.agent.services import Pool, Services
 from concur_batch.agent.spec import AgentSpec
@@ -33,12 +35,16 @@ from concur_batch.control.member import Permit
 from concur_batch.engine.clients import connect
 from concur_batch.trace.encode import encode
 from concur_batch.trace.outbox import Outbox
+from concur_batch.trace.reading import Run
 from concur_batch.workload.schema import SyntheticTools
 from tools_env.sandbox import SANDBOXES_PER_CORE, SandboxEnvironment
 from tools_env.spec import ToolEnvironment
 from tools_env.synthetic import SyntheticEnvironment
 
 _LAG_PROBE_SECONDS = 0.05
+_LAST_ROWS_SECONDS = 5.0
+# Between two attempts of an agent; it begins with a second.
+_MOST_WAIT_SECONDS = 30.0
 
 
 class AgentHost:
@@ -50,7 +56,7 @@ class AgentHost:
         self._recorder = recorder
         self._tokenizer = load_tokenizer(config.tokenizer_directory, datetime.fromtimestamp(config.started_at, UTC))
         self._tools = make_tools(config)
-        offset = time.monotonic() - (time.time() - config.started_at)
+        offset = time.monotonic() - (time.time() - config.zero_at)
         self._clock: Callable[[], float] = lambda: time.monotonic() - offset
         # One thread, that gives way: several would take the cores from the event loops.
         self._encoder = ThreadPoolExecutor(1, "encoder", initializer=_give_way)
@@ -92,8 +98,10 @@ class AgentHost:
         favour_event_loop()
 
     async def run(self, specs: Sequence[AgentSpec]) -> None:
-        """Run these agents to their ends, with all of it recorded. Several calls may be under way."""
-        tasks = [asyncio.create_task(self._run_agent(spec)) for spec in specs]
+        """Run these agents to their ends, with all of it recorded. Several calls may be under way. Raises TraceError
+        where the turns of those that go on cannot be read."""
+        recorded = await asyncio.to_thread(self._recorded, [spec for spec in specs if spec.goes_on])
+        tasks = [asyncio.create_task(self._run_agent(spec, recorded.pop(spec.agent_id, ()))) for spec in specs]
         self._tasks |= {spec.agent_id: task for spec, task in zip(specs, tasks, strict=True)}
         await asyncio.gather(*tasks)
         await self._records.sent()
@@ -138,14 +146,18 @@ class AgentHost:
             "endings": dict(self._endings),
             "rewards": (len(self._rewards), sum(self._rewards)),
             "loop_lag_p99_seconds": lags[int(len(lags) * 0.99)] if lags else 0.0,
-            "recorder_error": str(self._records.last_error) if self._records.last_error else None,
+            "recorder_error": self._obstacle(),
             "fatal": self._fatal,
         }
 
     async def close(self) -> None:
-        """Stop the background work and let go of engine and tools."""
-        for task in self._background:
+        """Stop what still runs, with the turns that have ended recorded, and let go of engine and tools."""
+        running = [*self._tasks.values(), *self._background]
+        for task in running:
             task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):  # a recorder that cannot take them
+            await asyncio.wait_for(self._records.sent(), _LAST_ROWS_SECONDS)
         await self._link.close()
         await self._records.close()
         for engine in self._engines.values():
@@ -153,36 +165,50 @@ class AgentHost:
         await self._tools.close()
         self._encoder.shutdown(wait=False)
 
-    async def _run_agent(self, spec: AgentSpec) -> None:
+    def _recorded(self, specs: Sequence[AgentSpec]) -> dict[str, Sequence[RecordedTurn]]:
+        return {**recorded_turns(Run(self._config.directory), specs)} if specs else {}
+
+    def _obstacle(self) -> str | None:
+        """Why rows wait to be recorded, or turns to be handed over."""
+        if self._records.last_error is not None:
+            return str(self._records.last_error)
+        return next(iter(self._services.troubles.values()), None)
+
+    async def _run_agent(self, spec: AgentSpec, recorded: Sequence[RecordedTurn]) -> None:
         """All attempts of one agent. If the run is stopped before its end, it has no final row."""
         try:
-            await self._attempt(spec)
+            await self._attempts(spec, recorded)
         finally:
             del self._tasks[spec.agent_id]
 
-    async def _attempt(self, spec: AgentSpec) -> None:
-        for attempt in range(spec.attempt, spec.attempt + self._config.attempts):
-            rollout = Rollout(replace(spec, attempt=attempt), self._services)
+    async def _attempts(self, spec: AgentSpec, recorded: Sequence[RecordedTurn]) -> None:
+        left = max(1, self._config.attempts - spec.attempts_before)
+        for number in range(left):
+            rollout = Rollout(replace(spec, attempt=spec.attempt + number), self._services, recorded)
+            recorded = ()
             self._running[spec.agent_id] = rollout
             try:
                 ending, row = await rollout.run()
             except Draining:
                 self._count(rollout)
                 return
-            last = attempt + 1 == spec.attempt + self._config.attempts
-            final = last or ending.failure_class != "infrastructure"
+            final = number + 1 == left or ending.failure_class != "infrastructure"
             if not final and self._link.gate.draining:
                 self._count(rollout)
                 return
-            number = self._records.put(encode("agents", {**row, "final": final}))
+            record = self._records.put(encode("agents", {**row, "final": final}))
             self._count(rollout)
             if final:
                 key = ending.failure_class if ending.status == "failed" else ending.status
                 self._endings[str(key)] = self._endings.get(str(key), 0) + 1
                 if row.get("reward") is not None:
                     self._rewards.append(row["reward"])
-                await self._records.sent(number)
+            await self._records.sent(record)
+            if final:
+                with contextlib.suppress(OSError):  # what stays behind is swept at the run's end
+                    await self._tools.forget(spec.agent_id)
                 return
+            await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MOST_WAIT_SECONDS, 2.0**number))
 
     def _count(self, rollout: Rollout) -> None:
         self._running.pop(rollout.spec.agent_id, None)
@@ -191,7 +217,7 @@ class AgentHost:
 
     async def _commit(self, lines: list[bytes]) -> None:
         try:
-            await self._recorder.commit.remote(b"".join(lines))
+            await self._recorder.commit.remote(b"".join(lines), self._config.name)
         except ActorDiedError as error:  # for good: one that restarts is only unavailable
             self._fatal = f"the recorder is gone: {error}"
             raise

@@ -13,6 +13,7 @@ from concur_batch.agent.formats.action import Call
 from concur_batch.agent.limits import Bound, cut
 from concur_batch.agent.rows import tool_row
 from concur_batch.agent.services import Pool
+from concur_batch.agent.spec import Ending
 from concur_batch.agent.trajectory import Trajectory
 from concur_batch.agent.turn import Act, Turn
 from concur_batch.engine.protocol import EngineError, Generation
@@ -28,8 +29,7 @@ class ReplayedTurn(Turn):
         self, attempt: Attempt, trajectory: Trajectory, leave: Pass, wanted_seconds: float, sampling: Mapping[str, Any]
     ) -> None:
         super().__init__(attempt, leave, wanted_seconds, sampling)
-        self._steps = trajectory.steps
-        self._ending = trajectory.ending
+        self._trajectory = trajectory
         self._step = trajectory.steps[attempt.tally.turns]
 
     def _bound(self, pool: Pool) -> Bound:
@@ -39,7 +39,8 @@ class ReplayedTurn(Turn):
     async def _act(self, generation: Generation, bound: Bound) -> Act:
         attempt, services = self._attempt, self._services
         if bound.name != "replay":  # the context or the pool has no room for the rest
-            return Act("truncated", cut(bound))
+            ending = follow(attempt, self._trajectory, attempt.tally.turns, bound, observed=True)
+            return Act("truncated", ending)
         if len(generation.output_ids) != self._step.output_tokens:
             made = f"{len(generation.output_ids)} tokens where {self._step.output_tokens} were due"
             raise EngineError(f"the engine made {made}: it does not take a forced length")
@@ -51,7 +52,19 @@ class ReplayedTurn(Turn):
             call = Call(exchange.name, dict(exchange.arguments))
             rows.append(tool_row(attempt.key, number, index, call, exchange.result, started_seconds))
             waited_seconds += services.clock() - started_seconds
-        last = number + 1 == len(self._steps)
-        if not last:
-            attempt.transcript.extend(self._steps[number + 1].new_ids)
-        return Act("calls" if rows else "answer", self._ending if last else None, rows, waited_seconds)
+        ending = follow(attempt, self._trajectory, number, None, observed=True)
+        return Act("calls" if rows else "answer", ending, rows, waited_seconds)
+
+
+def follow(
+    attempt: Attempt, trajectory: Trajectory, number: int, cut_by: Bound | None, *, observed: bool
+) -> Ending | None:
+    """What follows from the turn of that number: the agent's ending, or the next observation, which is appended where
+    it has been `observed` by now. `cut_by` is set where the output was cut."""
+    if cut_by is not None:
+        return cut(cut_by)
+    if number + 1 == len(trajectory.steps):
+        return trajectory.ending
+    if observed:
+        attempt.transcript.extend(trajectory.steps[number + 1].new_ids)
+    return None

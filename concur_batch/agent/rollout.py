@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from concur_batch.agent.attempt import Attempt, DeadlinePassed
 from concur_batch.agent.claim import Pass
 from concur_batch.agent.gate import Draining
 from concur_batch.agent.prompting import initial_messages
+from concur_batch.agent.recall import RecordedTurn, recall
 from concur_batch.agent.replay import FORCED_LENGTH, ReplayedTurn
 from concur_batch.agent.rows import Row, agent_row
 from concur_batch.agent.services import Services
@@ -22,7 +24,7 @@ from concur_batch.agent.verdict import judge
 from concur_batch.engine.protocol import EngineError
 from concur_batch.workload.schema import Sampling
 from tools_env.bubblewrap import SandboxUnavailable
-from tools_env.spec import Session
+from tools_env.spec import Session, StateLost
 
 # Above this many characters a first prompt is tokenized in a thread: there is one an agent, and what prompts begin with
 # alike is tokenized once.
@@ -30,16 +32,18 @@ _INLINE_PROMPT_CHARACTERS = 10_000
 
 
 class Rollout:
-    """Runs one attempt: turn after turn, until one of them or a limit ends it."""
+    """Runs one attempt: turn after turn, until one of them or a limit ends it. It goes on behind those of its turns
+    that are `recorded`."""
 
-    def __init__(self, spec: AgentSpec, services: Services) -> None:
+    def __init__(self, spec: AgentSpec, services: Services, recorded: Sequence[RecordedTurn] = ()) -> None:
         self.spec = spec
         self._services = services
         self._attempt = Attempt(spec, services)
         self._sampling = sampling_parameters(services.config.sampling, forced=spec.trajectory is not None)
         self._turn: Turn | None = None  # the one under way
         self._session: Session | None = None
-        self._started_seconds = services.clock()
+        self._recorded = recorded
+        self._started_seconds = recorded[0].row["started_seconds"] if recorded else services.clock()
         self._ended_seconds: float | None = None  # its turns; a check may follow
         self._cancelled = False
 
@@ -62,7 +66,7 @@ class Rollout:
                 ending = Ending("cancelled", "cancelled", "cancelled", "by the operator")
             except DeadlinePassed:
                 ending = self._attempt.budget.past_deadline()
-            except (EngineError, SandboxUnavailable, SandboxFailed) as error:
+            except (EngineError, SandboxUnavailable, SandboxFailed, StateLost) as error:
                 ending = Ending("failed", type(error).__name__, "infrastructure", str(error))
             except Draining:
                 raise
@@ -118,7 +122,10 @@ class Rollout:
     async def _turns(self) -> Ending:
         services, attempt = self._services, self._attempt
         await services.turnstile.enter()
-        await self._start()
+        ending = await self._start()
+        if ending is not None:  # its last turn is on record, and its end is not
+            await self._workspace()
+            return ending
         while True:
             ending = attempt.over_limit()
             if ending is not None:
@@ -142,12 +149,17 @@ class Rollout:
             return ReplayedTurn(self._attempt, trajectory, leave, wanted_seconds, self._sampling)
         return ActingTurn(self._attempt, await self._workspace(), leave, wanted_seconds, self._sampling)
 
-    async def _start(self) -> None:
-        """Begin the history with the first prompt."""
-        if self.spec.trajectory is not None:
-            self._attempt.transcript.extend(self.spec.trajectory.steps[0].new_ids)
-            return
-        services, start = self._services, self._attempt.transcript.start
+    async def _start(self) -> Ending | None:
+        """Begin the history with the first prompt, or with the turns that are on record; the ending, if the last of
+        those is the agent's."""
+        transcript, trajectory, recorded = self._attempt.transcript, self.spec.trajectory, self._recorded
+        self._recorded = ()
+        if trajectory is not None:
+            if recorded:
+                return await recall(self._attempt, recorded)
+            transcript.extend(trajectory.steps[0].new_ids)
+            return None
+        services = self._services
         messages, tools = initial_messages(
             services.config.system,
             self.spec.prompt,
@@ -155,14 +167,20 @@ class Rollout:
             services.config.format,
             services.tokenizer.template,
         )
+        if recorded:
+            transcript.begin(tools)
+            return await recall(self._attempt, recorded)
         if len(self.spec.prompt) > _INLINE_PROMPT_CHARACTERS:
-            await asyncio.get_running_loop().run_in_executor(services.encoder, start, messages, tools)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(services.encoder, transcript.start, messages, tools)
         else:
-            start(messages, tools)
+            transcript.start(messages, tools)
+        return None
 
     async def _workspace(self) -> Session:
         if self._session is None:
-            self._session = await self._services.tools.open(self.spec.agent_id, self.spec.files)
+            mark = self._attempt.recorded_mark
+            self._session = await self._services.tools.open(self.spec.agent_id, self.spec.files, mark)
         return self._session
 
     def _row(self, ending: Ending) -> Row:

@@ -17,6 +17,7 @@ from concur_batch.agent.spec import Ending
 from concur_batch.agent.tally import Tally
 from concur_batch.agent.transcript import TurnTokens
 from concur_batch.engine.protocol import Generation
+from tools_env.catalogue import SUBMIT
 from tools_env.spec import ToolResult
 
 Row = dict[str, Any]
@@ -42,6 +43,7 @@ def generation_row(key: Mapping[str, Any], generation: Generation, tokens: TurnT
         "request_attempts": generation.attempts,
         "output_ids": np.asarray(generation.output_ids, dtype=np.int32),
         "output_logprobs": generation.logprobs,
+        "output_message": None if generation.message is None else orjson.dumps(generation.message).decode(),
         "ids_estimated": generation.message is not None,
         "finish_reason": generation.finish_reason,
         "input_tokens": generation.input_tokens,
@@ -82,3 +84,20 @@ def tool_row(
         "queue_seconds": result.queue_seconds,
         "seconds": result.seconds,
     }
+
+
+def recorded_call(row: Mapping[str, Any]) -> tuple[Call, ToolResult]:
+    """A call and its result back from its row of `tools`."""
+    arguments = orjson.loads(row["arguments"])
+    submitted = row["name"] == SUBMIT.name and row["status"] == "ok"
+    result = ToolResult(
+        row["status"],
+        row["output"],
+        row["seconds"],
+        row["queue_seconds"],
+        row["exit_code"],
+        row["truncated"],
+        row["output_bytes"],
+        arguments["answer"] if submitted else None,
+    )
+    return Call(row["name"], arguments), result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from concur_batch.agent.config import HostConfig
@@ -20,6 +20,10 @@ class Records(Protocol):
     """Where rows go."""
 
     def put(self, item: bytes) -> int: ...
+
+    def is_sent(self, number: int) -> bool:
+        """Whether the item of that number is durable."""
+        ...
 
     async def room(self) -> None:
         """Wait while too many rows are not yet durable."""
@@ -54,6 +58,7 @@ class Services:
     gate: Gate
     records: Records
     clock: Callable[[], float]  # seconds since the run's start
+    troubles: dict[str, str] = field(default_factory=dict)  # why an agent cannot go on for now, by its place
 
     @property
     def largest_tokens(self) -> int | None:

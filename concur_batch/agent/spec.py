@@ -33,7 +33,11 @@ class AnswerCheck:
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
     """One agent: one sample of one task. `check` is how its result is judged, None for no reward. One that is replayed
-    has a `trajectory`, and no use for its prompt."""
+    has a `trajectory`, and no use for its prompt.
+
+    `attempt` is the number of its next attempt, of those that it may have so many (`attempts_before`) are used up. With
+    `goes_on`, turns of that attempt are on record, and it goes on behind the last of them.
+    """
 
     agent_id: str
     task_id: str
@@ -45,6 +49,8 @@ class AgentSpec:
     traits: Traits = NO_TRAITS
     trajectory: Trajectory | None = None
     attempt: int = 0
+    attempts_before: int = 0
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,11 @@ class Tally:
     tool_queue_seconds: float = 0.0
     tool_seconds: float = 0.0
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a turn's row."""
-        for name in _SUMMED:
+    def add(self, row: Mapping[str, Any], tool_calls: int) -> None:
+        """Add a turn by its row, and the number of its calls."""
+        self.turns += 1
+        self.tool_calls += tool_calls
+        for name in SUMMED:
             if row[name] is not None:
                 setattr(self, name, (getattr(self, name) or 0) + row[name])
 
@@ -46,4 +48,5 @@ class Tally:
         return self.generation_seconds + self.tool_seconds
 
 
-_SUMMED = [name for name in Tally.__slots__ if name not in ("turns", "tool_calls", "malformed_turns", "pauses")]
+SUMMED = tuple(name for name in Tally.__slots__ if name not in ("turns", "tool_calls", "malformed_turns", "pauses"))
+"""The columns of a turn's row that are summed up."""

@@ -76,8 +76,12 @@ class Transcript:
 
     def start(self, messages: Sequence[Message], tools: Tools | None) -> None:
         """Begin with the prompt of `messages` and the opening of the first turn. Raises TemplateError."""
-        self._increments = self._tokenizer.increments(tools)
+        self.begin(tools)
         self.extend(self._tokenizer.encode_prompt(messages, tools))
+
+    def begin(self, tools: Tools | None) -> None:
+        """Begin a history whose ids are known already, to `extend` it by: `tools` are those of its prompt."""
+        self._increments = self._tokenizer.increments(tools)
 
     def take_delta(self) -> TokenIds:
         """What the template and observations added since the last generation: the turn's `input_delta_ids`."""

@@ -33,13 +33,15 @@ _MOST_REFUSALS = 8
 
 @dataclass(slots=True)
 class Act:
-    """What followed from a generation. `ending` is set where it ends the agent; `tools` are the rows of its calls."""
+    """What followed from a generation. `ending` is set where it ends the agent; `tools` are the rows of its calls, and
+    `tools_mark` brings the tools back to how they were left."""
 
     name: Literal["calls", "answer", "malformed", "truncated"]
     ending: Ending | None = None
     tools: list[Row] = field(default_factory=list)
     tool_seconds: float = 0.0
     tool_queue_seconds: float = 0.0
+    tools_mark: str | None = None
 
 
 class Turn(ABC):
@@ -84,6 +86,7 @@ class Turn(ABC):
             "input_delta_ids": delta,
             "output_text": text,
             "action": act.name,
+            "tools_mark": act.tools_mark,
             "started_seconds": self._wanted_seconds,
             "generation_started_seconds": self._started_seconds,
             "ended_seconds": services.clock(),
@@ -91,10 +94,8 @@ class Turn(ABC):
             "tool_queue_seconds": act.tool_queue_seconds,
             "tool_seconds": act.tool_seconds,
         }
-        attempt.tally.turns += 1
-        attempt.tally.tool_calls += len(act.tools)
-        attempt.tally.add(row)
-        services.records.put(encode_turn(row, act.tools))
+        attempt.tally.add(row, len(act.tools))
+        attempt.record(encode_turn(row, act.tools), act.tools_mark)
         return act.ending
 
     async def _read(self, generation: Generation) -> tuple[Generation, str]:

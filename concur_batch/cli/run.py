@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -14,26 +14,18 @@ from rich.console import Console
 from concur_batch.agent.increment import rewriting
 from concur_batch.agent.prompting import initial_messages, observation_role
 from concur_batch.agent.tokenizer import Tokenizer, TokenizerError, load_tokenizer
+from concur_batch.cli.drive import Drive, check_sandbox, drive, holding, told
 from concur_batch.cli.refusal import refuse
-from concur_batch.cli.signals import Stopped, stopped_by_signals
-from concur_batch.driver.cluster import Cluster, ClusterError
 from concur_batch.driver.directory import make_run_directory
-from concur_batch.driver.driver import Driver, Outcome, RunFailed
 from concur_batch.driver.plan import Batch, make_batch
-from concur_batch.engine.protocol import EngineError
-from concur_batch.report.live import make_view
-from concur_batch.report.summary import summarize
-from concur_batch.report.table import plan_table, summary_table
+from concur_batch.report.table import plan_table
 from concur_batch.trace.files import TraceError
-from concur_batch.trace.manifest import update_manifest, write_manifest
-from concur_batch.trace.reading import Run
+from concur_batch.trace.manifest import MANIFEST
+from concur_batch.trace.tables import Tables, tables_uri
 from concur_batch.workload.dryrun import plan, tool_specs
 from concur_batch.workload.errors import InputError
-from concur_batch.workload.fingerprint import fingerprint, identity
 from concur_batch.workload.loading import Loaded, load, load_replay
-from concur_batch.workload.schema import SandboxTools, SimulatedEngine, Workload
-from tools_env.bubblewrap import check
-from tools_env.sandbox import sweep
+from concur_batch.workload.schema import Workload
 
 
 def run(
@@ -68,21 +60,15 @@ def run(
             else:
                 console.print(plan_table(planned))
             return
-        _check_sandbox(loaded)
+        check_sandbox(loaded)
         code = _run(loaded, batch, tokenizer, ray_address, console, as_json)
     except InputError as error:
         refuse(str(error), 2)
     except TokenizerError as error:
         refuse(f"concur: {error}", 2)
-    except (ClusterError, EngineError, TraceError, RunFailed) as error:
+    except TraceError as error:
         refuse(f"concur: {error}", 1)
     sys.exit(code)
-
-
-def _given(workload: Path | None) -> Path:
-    if workload is None:
-        refuse("concur: no workload: give a WORKLOAD.YAML, or --replay RUN", 2)
-    return workload
 
 
 def _run(
@@ -97,72 +83,32 @@ def _run(
     try:
         run_dir = make_run_directory(workload.output, workload.name, workload.model.tokenizer)
     except TraceError as error:
-        mend = "give a directory that can be written"
+        mend = "give a directory on a local disk that can be written"
         raise InputError([loaded.source.problem(("output",), str(error), mend)]) from None
-    outcome = _drive(loaded, batch, run_dir, ray_address, console, rewrites)
-    summary = summarize(Run(run_dir))
-    console.print(summary_table(summary))
-    console.print(summary["run_dir"], soft_wrap=True, highlight=False)
-    if summary["unfinished"]:
-        console.print(f"{summary['unfinished']} agents have not ended; what they did is saved there")
-    if as_json:
-        print(json.dumps(summary))
-    return _exit_code(outcome, summary)
+    tables = tables_uri(workload.storage, run_dir.name) if workload.storage is not None else None
+    try:
+        if tables is not None:
+            Tables(run_dir, tables).probe()
+    except TraceError as error:
+        shutil.rmtree(run_dir)
+        mend = "give a URI that can be written, and the credentials in the environment"
+        raise InputError([loaded.source.problem(("storage",), str(error), mend)]) from None
+    manifest = {**told(loaded, batch), "template_rewrites_history": rewrites, "tables": tables}
+    with holding(run_dir) as held:
+        assert held, "it is new"
+        return drive(Drive(loaded, batch.agents, run_dir, manifest), ray_address, console, as_json)
 
 
-def _drive(
-    loaded: Loaded,
-    batch: Batch,
-    run_dir: Path,
-    ray_address: str | None,
-    console: Console,
-    rewrites: str | None,
-) -> Outcome:
-    workload = loaded.workload
-    engine = "SIMULATED engine" if isinstance(workload.engine, SimulatedEngine) else workload.engine.kind
-    agents = f"{len(batch.agents)} {'agents' if workload.replay is None else 'replayed agents'}"
-    title = f"{run_dir.name} · {engine} · {agents} · {workload.model.name} · {workload.control.policy}"
-    decides = identity(workload, batch.digest)
-    manifest: dict[str, Any] = {
-        "workload": workload.model_dump(mode="json"),
-        "workload_file": str(loaded.path),
-        "fingerprint": fingerprint(decides),
-        "identity": decides,  # what the fingerprint is of
-        "template_rewrites_history": rewrites,
-    }
-    write_manifest(run_dir, {**manifest, "run": run_dir.name, "agents": len(batch.agents), "status": "starting"})
-    with make_view(console, title) as view:
-        try:
-            with stopped_by_signals():
-                cluster = Cluster(ray_address)
-        except Stopped as stopped:
-            update_manifest(run_dir, status="interrupted")
-            refuse("concur: stopped before the run began", stopped.exit_code)
-        except ClusterError:
-            update_manifest(run_dir, status="failed")
-            raise
-        try:
-            driver = Driver(workload, loaded.system, batch.agents, run_dir, cluster, view.show, view.note)
-            return asyncio.run(driver.run(manifest))
-        finally:
-            cluster.close()
-            sweep(run_dir / "workspaces")  # what agents that were stopped have left, now that no process holds it
-
-
-def _exit_code(outcome: Outcome, summary: dict[str, Any]) -> int:
-    if outcome.signal is not None:
-        return 128 + outcome.signal
-    return 1 if summary["failed"] or summary["unfinished"] else 0
+def _given(workload: Path | None) -> Path:
+    if workload is None:
+        refuse("concur: no workload: give a WORKLOAD.YAML, or --replay RUN", 2)
+    run_dir = workload.parent if workload.name == MANIFEST else workload
+    if (run_dir / MANIFEST).is_file():
+        refuse(f"concur: {workload} is a run, not a workload: it goes on with `concur resume {run_dir}`", 2)
+    return workload
 
 
 def _rewriting(workload: Workload, tokenizer: Tokenizer) -> str | None:
     """How the chat template would rewrite earlier turns, if it does."""
     _, tools = initial_messages("", "", tool_specs(workload.tools), workload.agent.format, tokenizer.template)
     return rewriting(tokenizer.template, tools, observation_role(workload.agent.format, tokenizer.template))
-
-
-def _check_sandbox(loaded: Loaded) -> None:
-    if isinstance(loaded.workload.tools, SandboxTools) and loaded.workload.replay is None:
-        problem = check()
-        if problem is not None:
-            refuse(f"concur: {problem}", 2)

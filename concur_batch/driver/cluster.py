@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from concur_batch import TOKEN
+from concur_batch.driver.leftovers import sign
 
 _LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
 
@@ -38,12 +42,19 @@ class Cluster:
             _check_answers(address)
         options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "namespace": "concur"}
         if self.is_ours:
+            sign()
             options |= {"include_dashboard": False, "object_store_memory": _LOCAL_OBJECT_STORE_BYTES}
         else:
             options["address"] = address
         try:
             ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        except Exception as error:
+            # Ray says some things with a bare Exception, as that its node did not come up in time.
+            if (
+                not isinstance(error, ConnectionError | RuntimeError | ValueError | OSError)
+                and type(error) is not Exception
+            ):
+                raise
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             if self.is_ours:
                 raise ClusterError(f"cannot start Ray on this machine: {first_line}") from None
@@ -76,6 +87,12 @@ class Cluster:
             scheduling_strategy=on_node(node),
         )
 
+    async def on_nodes(self, nodes: Iterable[Node], function: Callable[..., None], *arguments: Any) -> None:
+        """Call a function in a process on each of the nodes. Raises what it raises, or RayError."""
+        call = ray.remote(function)
+        options = [{"num_cpus": 0, "scheduling_strategy": on_node(node)} for node in nodes]
+        await asyncio.gather(*(await_ref(call.options(**option).remote(*arguments)) for option in options))
+
     def close(self) -> None:
         """Stop our Ray, or leave the cluster that was there before us."""
         ray.shutdown()
@@ -89,6 +106,14 @@ def on_node(node: Node) -> NodeAffinitySchedulingStrategy:
 async def await_ref(ref: Any) -> Any:
     """An actor's answer, as a coroutine: what asyncio's tasks and time limits take."""
     return await ref
+
+
+async def answer(ref: Any, seconds: float = 5) -> Any:
+    """An actor's answer, or None if it fails, dies, restarts or takes longer."""
+    try:
+        return await asyncio.wait_for(await_ref(ref), seconds)
+    except (RayError, TimeoutError):
+        return None
 
 
 def _check_answers(address: str) -> None:

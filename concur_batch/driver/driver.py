@@ -7,13 +7,13 @@ import importlib.metadata
 import platform
 import signal
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import RayActorError, RayTaskError
 
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.host import AgentHost
@@ -23,19 +23,23 @@ from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.orders import ORDERS
 from concur_batch.control.rules import CHOICES, make_rules
-from concur_batch.driver.cluster import Cluster, Node, await_ref
+from concur_batch.driver.cluster import Cluster, Node, answer, await_ref
+from concur_batch.driver.directory import model_of, put_model
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.missing import missing_notes
 from concur_batch.driver.operate import controller_name, whereabouts
+from concur_batch.driver.past import account_of, going_on, read_past
+from concur_batch.driver.recorders import Recorders
 from concur_batch.driver.snapshot import Snapshot, join
 from concur_batch.engine.clients import connect
 from concur_batch.engine.openai import OpenaiEngine
 from concur_batch.engine.pools import Replica, name_pools
 from concur_batch.engine.protocol import EngineInfo
 from concur_batch.simulator.metrics import SIMULATED
-from concur_batch.trace.manifest import update_manifest, write_manifest
+from concur_batch.trace.ending import finish
+from concur_batch.trace.files import TraceError
+from concur_batch.trace.manifest import read_manifest, update_manifest, write_manifest
 from concur_batch.trace.reading import Run
-from concur_batch.trace.recorder import Recorder
 from concur_batch.workload.dryrun import tool_specs
 from concur_batch.workload.schema import OpenaiEngine as OpenaiSection
 from concur_batch.workload.schema import ServerEngine, SglangEngine, SimulatedEngine, Workload
@@ -45,8 +49,12 @@ _POLL_SECONDS = 0.5
 # A batch whose hosts die over and over is not saved by one more.
 _HOST_REPLACEMENTS = 8
 _HOST_STARTS = 3
+# How long the turns that are under way at a signal may take to end; then they are given up, to be done again.
+_GRACE_SECONDS = 30.0
 # How long a run that is being stopped waits for what may never come: a full disk, an engine that is gone.
 _STUCK_SECONDS = 15.0
+# What a resume brings an agent's tools back from, by their kind.
+_RESTORED_FROM = {"sandbox": "a snapshot of the workspace", "synthetic": "the number of calls"}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
@@ -60,6 +68,17 @@ class Outcome:
     signal: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """A run that goes on: the ids of all its agents in their order, when it first began (wall clock), for how many
+    seconds it has been running, and the account of what is on record (see `past.account_of`)."""
+
+    everyone: Sequence[str]
+    started_at: float
+    seconds: float
+    account: Mapping[str, Any]
+
+
 class _Stopped(Exception):
     """A signal came before the first agent started."""
 
@@ -69,7 +88,10 @@ class RunFailed(Exception):
 
 
 class Driver:
-    """One run, on a cluster that is already up. `on_snapshot` is called twice a second, `on_note` with news."""
+    """One run, on a cluster that is already up. `on_snapshot` is called twice a second, `on_note` with news.
+
+    `agents` are those that have not ended, `before` what is known of a run that goes on.
+    """
 
     def __init__(
         self,
@@ -80,6 +102,7 @@ class Driver:
         cluster: Cluster,
         on_snapshot: Callable[[Snapshot], None],
         on_note: Callable[[str], None],
+        before: Before | None = None,
     ) -> None:
         self._workload = workload
         self._system = system
@@ -90,20 +113,29 @@ class Driver:
         self._on_note = on_note
         self._hosts: dict[str, Any] = {}
         self._work: dict[asyncio.Task[Any], tuple[str, list[AgentSpec]]] = {}
-        self._recorders: dict[str, Any] = {}
         self._controller: Any = None
         self._engine: RunningEngine | None = None
         self._host_number = 0
         self._signal: int | None = None
-        self._hard_stop = asyncio.Event()
+        self._enough = asyncio.Event()  # nothing is waited for any more but what brings the run down
+        self._hard_stop = asyncio.Event()  # nor for that
         self._stuck_since = 0.0
-        self._snapshot = Snapshot(0.0, len(agents))
-        self._accounts: dict[str, dict[str, Any]] = {}  # each host's last one, also of hosts that have died
+        before = before or Before([agent.agent_id for agent in agents], time.time(), 0.0, {})
+        self._total = len(before.everyone)
+        self._number_of = {agent_id: number for number, agent_id in enumerate(before.everyone)}
+        self._started_at = before.started_at
+        self._zero_at = time.time() - before.seconds  # time in which it did not run does not count
+        self._zero_seconds = time.monotonic() - before.seconds
+        self._snapshot = Snapshot(before.seconds, self._total)
+        # Each host's last one; where it has died, what is on record of its agents; and what was there before.
+        self._accounts: dict[str, Mapping[str, Any]] = {"before": before.account} if before.account else {}
 
     async def run(self, manifest: dict[str, Any]) -> Outcome:
         """Run all agents. Raises EngineError or RunFailed; whatever happens, what was started is stopped."""
-        self._started_at, self._started_seconds = time.time(), time.monotonic()
+        self._tables = manifest.get("tables")  # their URI, where it is not the run directory
+        self._recorders = Recorders(self._cluster, self._run_dir, self._tables)
         write_manifest(self._run_dir, {**manifest, **self._facts(), "status": "running"})
+        left: str | None = None
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
@@ -115,20 +147,21 @@ class Driver:
             pass
         finally:
             await self._stop()
-            ended = Run(self._run_dir).agents_final().num_rows
-            stopped = "failed" if self._signal is None else "interrupted"
-            status = "finished" if ended == len(self._agents) else stopped
+            seconds = self._elapsed()
+            status, left = await self._finish()
             lag_seconds = self._snapshot.loop_lag_p99_seconds
             update_manifest(
                 self._run_dir,
                 status=status,
-                seconds=self._elapsed(),
+                seconds=seconds,
                 loop_lag_p99_seconds=round(lag_seconds, 4),
                 live=None,
             )
             for number in STOP_SIGNALS:  # what is left is to say how it ended: nothing there is worth stopping
                 loop.remove_signal_handler(number)
                 signal.signal(number, signal.SIG_IGN)
+        if left is not None:
+            raise RunFailed(f"the run cannot be finished: {left}; what was recorded is safe")
         return Outcome(self._run_dir, self._signal)
 
     async def _start(self) -> None:
@@ -150,18 +183,21 @@ class Driver:
         )
         for note in missing_notes(infos, workload.control):
             self._on_note(note)
-        count = workload.agent.hosts or max(len(nodes), -(-len(self._agents) // AGENTS_PER_HOST))
-        count = min(count, max(1, len(self._agents)))
+        count = workload.agent.hosts or max(len(nodes), -(-self._total // AGENTS_PER_HOST))
+        count = min(count, max(1, self._total))
         places = [nodes[index % len(nodes)] for index in range(count)]
-        for node in {node.id: node for node in places}.values():
-            name = f"recorder{len(self._recorders)}"
-            factory = self._cluster.actor(Recorder, node, restarts=-1, name=f"{self._run_dir.name}/{name}")
-            self._recorders[node.id] = factory.remote(self._run_dir, name)
+        self._recorders.start({node.id: node for node in places}.values())
+        if self._tables is not None:  # the nodes need not share a disk
+            others = self._recorders.nodes()[1:]
+            model = model_of(self._run_dir)
+            await self._unless_stopped(self._cluster.on_nodes(others, put_model, self._run_dir, model))
+            manifest = read_manifest(self._run_dir)  # it says where the tables are
+            await self._unless_stopped(self._cluster.on_nodes(others, write_manifest, self._run_dir, manifest))
         name = controller_name(self._run_dir.name)
         self._controller = self._cluster.actor(Controller, nodes[0], restarts=-1, name=name).remote(
             ControllerConfig(
                 run=self._run_dir.name,
-                started_at=self._started_at,
+                started_at=self._zero_at,
                 pools=self._pools,
                 control=workload.control,
                 agents=len(self._agents),
@@ -175,7 +211,8 @@ class Driver:
         on_node = -(-count // len(nodes))
         hosts = await self._unless_stopped(asyncio.gather(*(self._add_host(node, on_node) for node in places)))
         for index, host in enumerate(hosts):
-            self._assign(host, list(self._agents[index::count]))
+            # On the same nodes an agent is where it was before, and where its workspace was saved.
+            self._assign(host, [agent for agent in self._agents if self._number_of[agent.agent_id] % count == index])
 
     async def _probe(self, replica: Replica) -> EngineInfo:
         workload = self._workload
@@ -220,12 +257,12 @@ class Driver:
         config = HostConfig(
             run=self._run_dir.name,
             name=name,
+            directory=self._run_dir,
             started_at=self._started_at,
+            zero_at=self._zero_at,
             pools=self._pools,
             request_seconds=section.request_seconds if isinstance(section, ServerEngine) else 3600.0,
             retries=section.retries if isinstance(section, ServerEngine) else 4,
-            tokenizer_directory=self._run_dir / "model",
-            workspaces=self._run_dir / "workspaces",
             tools=workload.tools,
             format=workload.agent.format,
             system=self._system,
@@ -241,7 +278,7 @@ class Driver:
             priorities=isinstance(section, SglangEngine) and section.priorities,
             sessions=isinstance(section, SglangEngine) and section.sessions,
         )
-        host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders[node.id])
+        host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders.of(node))
         try:
             await host.open.remote()
         except RayTaskError as error:
@@ -257,11 +294,11 @@ class Driver:
 
     async def _work_off(self) -> None:
         """Until every host has brought its agents to their ends, replacing hosts that die."""
-        stop = asyncio.create_task(self._hard_stop.wait())
+        stop = asyncio.create_task(self._enough.wait())
         poll = asyncio.create_task(self._poll())
         replacements = 0
         try:
-            while self._work and not self._hard_stop.is_set():
+            while self._work and not self._enough.is_set():
                 done, _ = await asyncio.wait([*self._work, stop, poll], return_when=asyncio.FIRST_COMPLETED)
                 for task in done & self._work.keys():
                     host, agents = self._work.pop(task)
@@ -281,18 +318,16 @@ class Driver:
             poll.cancel()
 
     async def _replace(self, host: str, agents: list[AgentSpec]) -> None:
-        """Give the places of a dead host's agents back and start its unfinished agents anew elsewhere."""
+        """Give the places of a dead host's agents back, and let its unfinished agents go on elsewhere."""
         self._hosts.pop(host)
-        await _answer(self._controller.lost.remote(host))  # one that restarts does not know that host anyway
-        for recorder in self._recorders.values():  # what the host sent last must be seen now
-            await _answer(recorder.rotate.remote(), 30)
-        ended = set(Run(self._run_dir).agents_final()["agent_id"].to_pylist())
-        # The host may have begun any of its attempts: their numbers are taken.
-        tried = self._workload.agent.attempts
-        left = [replace(agent, attempt=agent.attempt + tried) for agent in agents if agent.agent_id not in ended]
-        self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents start anew on another")
+        await answer(self._controller.lost.remote(host))  # one that restarts does not know that host anyway
+        await self._recorders.settle(host, self._enough)
+        run = Run(self._run_dir)
+        left = going_on(agents, read_past(run), self._workload.agent.attempts)
+        self._accounts[host] = account_of(run, agents, left)
+        self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents go on from their last turns on another")
         if left and self._signal is None:
-            nodes = [node for node in self._cluster.nodes() if node.id in self._recorders]
+            nodes = self._recorders.nodes()
             name = await self._add_host(nodes[self._host_number % len(nodes)], 1)
             self._assign(name, left)
 
@@ -305,10 +340,12 @@ class Driver:
         """Take a snapshot. Parts that do not answer in time, since they die or restart, count as they were last."""
         names = list(self._hosts)
         asked = [self._controller.status.remote(), *(self._hosts[name].status.remote() for name in names)]
-        control, *hosts = await asyncio.gather(*map(_answer, asked))
-        self._accounts |= {name: host for name, host in zip(names, hosts, strict=True) if host is not None}
+        control, *hosts = await asyncio.gather(*map(answer, asked))
+        # One that has died meanwhile has its account from the tables by now.
+        told = {name: host for name, host in zip(names, hosts, strict=True) if host is not None and name in self._hosts}
+        self._accounts |= told
         control = control or dict(self._snapshot.control)
-        self._snapshot = join(self._elapsed(), len(self._agents), control, self._accounts.values())
+        self._snapshot = join(self._elapsed(), self._total, control, self._accounts.values())
         self._on_snapshot(self._snapshot)
         for account in self._accounts.values():
             if account["fatal"]:
@@ -316,7 +353,7 @@ class Driver:
         self._give_up_if_stuck()
         if self._engine is None:
             return
-        for note in await self._engine.news.read():
+        for note in [*await self._recorders.news(), *await self._engine.news.read()]:
             self._on_note(note)
         if not await self._engine.alive():
             raise RunFailed(f"the engine that was launched has ended; see {self._run_dir / 'engine'}")
@@ -327,16 +364,22 @@ class Driver:
             self._stuck_since = time.monotonic()
         elif time.monotonic() - self._stuck_since > _STUCK_SECONDS:
             self._on_note(f"stopping at once: {self._snapshot.stuck}")
-            self._hard_stop.set()
+            self._stop_at_once()
 
     def _on_signal(self, number: int) -> None:
         if self._signal is None:
             self._signal = number
-            self._on_note("stopping: running turns end and are saved; once more to stop at once")
+            grace = f"turns have {_GRACE_SECONDS:g} s to end and are saved"
+            self._on_note(f"stopping: {grace}; once more to stop at once")
+            asyncio.get_running_loop().call_later(_GRACE_SECONDS, self._enough.set)
             for host in self._hosts.values():
                 host.drain.remote()
         else:
-            self._hard_stop.set()
+            self._stop_at_once()
+
+    def _stop_at_once(self) -> None:
+        self._enough.set()
+        self._hard_stop.set()
 
     async def _unless_stopped(self, work: Awaitable[T]) -> T:
         """Await start-up work that the first signal cuts short: nothing is worth draining yet. Raises _Stopped."""
@@ -357,25 +400,40 @@ class Driver:
             await self._within(10, self._controller.close.remote())
         hosts = list(self._hosts.values())
         await asyncio.gather(*(self._within(30, host.close.remote()) for host in hosts))
-        recorders = list(self._recorders.values())
-        # Not cut short by a second signal: what is committed becomes Parquet, which takes a second or two.
-        await asyncio.gather(*(_answer(recorder.close.remote(), 120) for recorder in recorders))
+        await self._recorders.close()  # not cut short by a second signal
         engines = self._engine.actors if self._engine is not None else ()
         await asyncio.gather(*(self._within(60, engine.stop.remote()) for engine in engines))
         for engine in engines:
             ray.kill(engine)
-        for actor in (*hosts, self._controller, *recorders):
+        for actor in (*hosts, self._controller):
             if actor is not None:
                 ray.kill(actor)
 
+    async def _finish(self) -> tuple[str, str | None]:
+        """Once all agents have ended, store what is left in the journal and merge the parts.
+
+        How the run has ended, and why it could not be finished though nobody stopped it.
+        """
+        stopped = "failed" if self._signal is None else "interrupted"
+        try:
+            ended = set(Run(self._run_dir).agents_final()["agent_id"].to_pylist())
+            if any(agent.agent_id not in ended for agent in self._agents):
+                return stopped, None
+            unmerged = await asyncio.to_thread(finish, self._run_dir, self._hard_stop.is_set)
+        except TraceError as error:
+            return stopped, str(error) if self._signal is None else None
+        if unmerged is not None:
+            self._on_note(f"the parts are not merged: {unmerged}; the tables are whole all the same")
+        return "finished", None
+
     async def _within(self, seconds: float, ref: Any) -> None:
         """Wait for an actor's answer, so long at most, and not at all once a second signal has come."""
-        answer, stop = asyncio.create_task(_answer(ref, seconds)), asyncio.create_task(self._hard_stop.wait())
-        await asyncio.wait([answer, stop], return_when=asyncio.FIRST_COMPLETED)
+        answered, stop = asyncio.create_task(answer(ref, seconds)), asyncio.create_task(self._hard_stop.wait())
+        await asyncio.wait([answered, stop], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._started_seconds
+        return time.monotonic() - self._zero_seconds
 
     def _facts(self) -> dict[str, Any]:
         """What the manifest says of where and with what the run was made."""
@@ -383,20 +441,15 @@ class Driver:
         return {
             "run": self._run_dir.name,
             "started_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started_at)),
-            "agents": len(self._agents),
+            "agents": self._total,
             "versions": {name: importlib.metadata.version(name) for name in packages},
             "python": platform.python_version(),
             "choices": CHOICES,
+            "tools_restored_from": "the trajectory"
+            if self._workload.replay
+            else _RESTORED_FROM[self._workload.tools.kind],
             "simulated": isinstance(self._workload.engine, SimulatedEngine),
         }
-
-
-async def _answer(ref: Any, seconds: float = 5) -> Any:
-    """An actor's answer, or None if it dies, restarts or takes longer."""
-    try:
-        return await asyncio.wait_for(await_ref(ref), seconds)
-    except (RayError, TimeoutError):
-        return None
 
 
 def _cause(error: BaseException) -> str:

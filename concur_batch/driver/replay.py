@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import orjson
-import pyarrow.compute as pc
 
 from concur_batch.agent.encoding import Tokenizer
+from concur_batch.agent.rows import recorded_call
 from concur_batch.agent.spec import AgentSpec, Ending
 from concur_batch.agent.trajectory import Exchange, Step, Trajectory
 from concur_batch.engine.protocol import TokenIds
+from concur_batch.trace.attempts import Key, Row, rows_of_attempts
 from concur_batch.trace.reading import Run
 from concur_batch.workload.drawn import draw, drawn_task
 from concur_batch.workload.schema import Synthetic
 from concur_batch.workload.seeds import agent_id, agent_seed
 from tools_env.spec import ToolResult
-
-Row = Mapping[str, Any]
 
 _TURN_COLUMNS = ("agent_id", "attempt", "turn", "input_delta_ids", "output_tokens")
 _AGENT_COLUMNS = ("agent_id", "task_id", "sample", "attempt", "seed", "status", "end_reason", "failure_class", "error",
@@ -35,8 +34,8 @@ def recorded_agents(run: Run) -> tuple[list[AgentSpec], int]:
     ended = [row for row in rows if row["turns"] and row["failure_class"] not in ("infrastructure", "cancelled")]
     ended.sort(key=lambda row: (row["started_seconds"], row["agent_id"]))
     attempts = {(row["agent_id"], row["attempt"]) for row in ended}
-    turns = _by_attempt(run, "turns", _TURN_COLUMNS, attempts)
-    tools = _by_attempt(run, "tools", None, attempts)
+    turns = rows_of_attempts(run, "turns", _TURN_COLUMNS, attempts)
+    tools = rows_of_attempts(run, "tools", None, attempts)
     agents = [_recorded(row, turns, tools) for row in ended]
     return agents, int(run.manifest["agents"]) - len(agents)
 
@@ -60,33 +59,14 @@ def trajectories_digest(agents: Sequence[AgentSpec]) -> str:
     return digest.hexdigest()
 
 
-def _by_attempt(
-    run: Run, table: str, columns: Sequence[str] | None, attempts: set[tuple[str, int]]
-) -> dict[str, list[Row]]:
-    """The rows of these attempts, by agent, in the order of turns and calls."""
-    order = [("turn", "ascending"), *([("call", "ascending")] if table == "tools" else [])]
-    rows: dict[str, list[Row]] = defaultdict(list)
-    found = run.table(table, columns, pc.field("agent_id").isin(sorted({agent for agent, _ in attempts})))
-    for batch in found.sort_by(order).to_batches():
-        arrays = {name: batch[name] for name in batch.schema.names}
-        for index in range(batch.num_rows):
-            row = {
-                name: array[index].values.to_numpy() if name == "input_delta_ids" else array[index].as_py()
-                for name, array in arrays.items()
-            }
-            if (row["agent_id"], row["attempt"]) in attempts:
-                rows[row["agent_id"]].append(row)
-    return rows
-
-
-def _recorded(agent: Row, turns: Mapping[str, list[Row]], tools: Mapping[str, list[Row]]) -> AgentSpec:
-    name = agent["agent_id"]
+def _recorded(agent: Row, turns: Mapping[Key, list[Row]], tools: Mapping[Key, list[Row]]) -> AgentSpec:
+    name, key = agent["agent_id"], (agent["agent_id"], agent["attempt"])
     exchanges: dict[int, list[Exchange]] = defaultdict(list)
-    for row in tools.get(name, ()):
+    for row in tools.get(key, ()):
         exchanges[row["turn"]].append(_exchange(row))
     steps = tuple(
         Step(np.asarray(row["input_delta_ids"], np.int32), row["output_tokens"], tuple(exchanges[row["turn"]]))
-        for row in turns[name]
+        for row in turns[key]
     )
     ending = Ending(agent["status"], agent["end_reason"], agent["failure_class"], agent["error"], agent["answer"])
     return AgentSpec(
@@ -100,15 +80,9 @@ def _recorded(agent: Row, turns: Mapping[str, list[Row]], tools: Mapping[str, li
 
 
 def _exchange(row: Row) -> Exchange:
-    result = ToolResult(
-        row["status"],
-        row["output"],
-        row["seconds"],
-        exit_code=row["exit_code"],
-        truncated=row["truncated"],
-        output_bytes=row["output_bytes"],
-    )
-    return Exchange(row["name"], orjson.loads(row["arguments"]), result)
+    """The replay waits for what the tool took, not for a place to run in."""
+    call, result = recorded_call(row)
+    return Exchange(call.name, call.arguments, replace(result, queue_seconds=0.0))
 
 
 def _drawn(section: Synthetic, number: int, shared: TokenIds, ordinary: TokenIds) -> AgentSpec:

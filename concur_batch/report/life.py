@@ -45,7 +45,7 @@ def tell(
 
 def _turn(turn: Row, calls: Sequence[Row]) -> Iterator[tuple[float, str]]:
     for name, what in (
-        ("pending_seconds", "waited for its first admission"),
+        ("pending_seconds", "waited to be admitted anew" if turn["turn"] else "waited for its first admission"),
         ("queue_seconds", "waited for a permit"),
     ):
         if turn[name] >= _SHOWN_SECONDS:

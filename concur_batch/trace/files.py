@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TEMP_SUFFIX = ".tmp"
+# What flock says on a network file system without a lock service, and on file systems that never had locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class TraceError(Exception):
     """The run directory cannot be written or read. One line: which path, what is wrong, how to mend it."""
 
 
-def disk_error(what: str, path: Path, error: OSError) -> TraceError:
-    """A TraceError of an operating system's error, with the path and the errno's text."""
-    return TraceError(f"cannot {what} {path}: {os.strerror(error.errno) if error.errno else error}")
+def disk_error(what: str, path: Path | str, error: OSError) -> TraceError:
+    """A TraceError of an operating system's or object store's error, with the path and what it says, in one line."""
+    said = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+    return TraceError(f"cannot {what} {path}: {said}")
 
 
 def sync_directory(path: Path) -> None:
@@ -63,3 +68,43 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def lock(descriptor: int, path: Path) -> bool:
+    """Locks an open file for this process alone, until it is closed; False if another holds it, or has deleted it.
+
+    Raises TraceError, on a file system without locks with what to do.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            raise TraceError(
+                f"cannot lock {path}: its file system has no locks ({os.strerror(error.errno)}); "
+                "set `output` to a local disk, and `storage` to where the tables shall be"
+            ) from error
+        raise disk_error("lock", path, error) from error
+    return os.fstat(descriptor).st_nlink > 0
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """A lock by a file of its own, which is made and deleted again; yields False if another process holds it.
+
+    Raises TraceError where the file cannot be made or locked.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise disk_error("make", path, error) from error
+    held: bool | None = None
+    try:
+        held = lock(descriptor, path)
+        yield held
+    finally:
+        if held is not False:
+            with suppress(OSError):
+                path.unlink()
+        os.close(descriptor)

@@ -7,7 +7,6 @@ belong to a turn that was cut off. A segment is locked (flock) while a process h
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections import Counter
 from pathlib import Path
@@ -15,8 +14,11 @@ from typing import NamedTuple
 
 import orjson
 
-from concur_batch.trace.files import TraceError, disk_error, sync_directory
+from concur_batch.trace.files import TraceError, disk_error, lock, sync_directory
 from concur_batch.trace.schema import SCHEMAS
+
+JOURNAL = "journal"  # the directory in the run directory
+SEGMENT_SUFFIX = ".jsonl"
 
 _TABLES = {name.encode(): name for name in SCHEMAS}
 
@@ -53,13 +55,16 @@ class Journal:
         except OSError as error:
             raise disk_error("create journal", path, error) from error
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not lock(self._descriptor, path):  # a recovery took the file for one that a killed writer had left
+                raise TraceError(f"cannot create journal {path}: another process recovers this run; try again")
             sync_directory(path.parent)
-        except OSError as error:
+        except (OSError, TraceError) as error:
             self.close()
             with contextlib.suppress(OSError):
                 path.unlink()
-            raise disk_error("create journal", path, error) from error
+            if isinstance(error, OSError):
+                raise disk_error("create journal", path, error) from error
+            raise
 
     @property
     def size_bytes(self) -> int:

@@ -47,6 +47,10 @@ class Outbox(Generic[Item]):
         async with self._settled:
             await self._settled.wait_for(lambda: self._sent >= target)
 
+    def is_sent(self, number: int) -> bool:
+        """Whether the receiver has acknowledged the item of that number."""
+        return self._sent >= number
+
     async def close(self) -> None:
         """Stop without sending what is left."""
         self._task.cancel()

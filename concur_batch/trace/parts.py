@@ -1,4 +1,4 @@
-"""Segments to Parquet: `<run_dir>/<table>/<segment>.parquet`, one part a table and segment.
+"""Segments to Parquet: `<table>/<segment>.parquet`, one part a table and segment.
 
 A part's name follows from its segment, so storing a segment again, after a crash halfway, rewrites the same parts.
 The rows are parsed by Arrow straight from the journal's bytes; Python touches no value.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import binascii
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,11 @@ import pyarrow.parquet
 
 from concur_batch.trace.files import disk_error, replacing
 from concur_batch.trace.journal import Row, is_json, read_journal, torn_middle
+from concur_batch.trace.merging import PART_SUFFIX
 from concur_batch.trace.schema import SCHEMAS
+from concur_batch.trace.tables import Tables
 
-JOURNAL = "journal"
 REJECTED = "rejected"
-SEGMENT_SUFFIX = ".jsonl"
-PART_SUFFIX = ".parquet"
 
 # The rows as they are in the journal: a list is the hexadecimal text of its little-endian items.
 _JOURNALED = {
@@ -53,40 +53,39 @@ class Stored:
         self.dropped_bytes += other.dropped_bytes
 
 
-def store_segment(run_dir: Path, segment: Path) -> Stored:
+def store_segment(tables: Tables, run_dir: Path, segment: Path, merged: Collection[str] = ()) -> Stored:
     """Turns a segment into parts and then deletes it. Rows that do not fit their schema do not hinder the others:
-    they go to `<run_dir>/rejected/<segment>.jsonl`, each with the reason.
+    they go to `<run_dir>/rejected/<segment>.jsonl`, each with the reason. `merged` are the tables in which a merged
+    part has the segment's rows already.
 
     Doing it again after any interruption gives the same files. Raises TraceError: disk full, or a damaged segment,
     which is then left as it is.
     """
     contents = read_journal(segment)
     stored = Stored(segments=1, dropped_bytes=contents.dropped_bytes)
-    tables: dict[str, pa.Table] = {}
+    parsed: dict[str, pa.Table] = {}
     rejected: list[tuple[Row, str]] = []
     for name in SCHEMAS:
         rows = [row for row in contents.rows if row.table == name]
-        tables[name], bad = parse_rows(name, rows, segment)
+        parsed[name], bad = parse_rows(name, rows, segment)
         rejected += bad
     if rejected:
         stored.rejected = len(rejected)
         with replacing(run_dir / REJECTED / segment.name) as temporary:
             temporary.write_bytes(b"".join(_rejection(row, reason) for row, reason in rejected))
-    for name, table in tables.items():
-        if table.num_rows:
-            part = part_path(run_dir, name, segment)
-            _write_part(table, part)
+    for name, table in parsed.items():
+        if table.num_rows and name not in merged:
+            with tables.writing(name, segment.stem + PART_SUFFIX) as temporary:
+                with part_writer(temporary, table.schema) as writer:
+                    # A segment is bounded in bytes, so is its one row group.
+                    writer.write_table(table, row_group_size=table.num_rows)
+                stored.part_bytes += temporary.stat().st_size
             stored.rows[name] = table.num_rows
-            stored.part_bytes += part.stat().st_size
     try:
         segment.unlink()
     except OSError as error:
         raise disk_error("delete", segment, error) from error
     return stored
-
-
-def part_path(run_dir: Path, table: str, segment: Path) -> Path:
-    return run_dir / table / (segment.stem + PART_SUFFIX)
 
 
 def parse_rows(table: str, rows: list[Row], segment: Path) -> tuple[pa.Table, list[tuple[Row, str]]]:
@@ -101,7 +100,8 @@ def parse_rows(table: str, rows: list[Row], segment: Path) -> tuple[pa.Table, li
     try:
         parsed = pa.json.read_json(
             pa.BufferReader(lines),
-            read_options=pa.json.ReadOptions(block_size=max(1 << 20, 1 + max(len(row.json) for row in rows))),
+            # In one block by one thread: a segment is small enough, and many small ones take twice the CPU.
+            read_options=pa.json.ReadOptions(block_size=len(lines) + 1, use_threads=False),
             parse_options=pa.json.ParseOptions(explicit_schema=_JOURNALED[table], unexpected_field_behavior="error"),
         )
         parsed.validate(full=True)  # UTF-8
@@ -150,18 +150,17 @@ def _array(content: bytes, type_: pa.DataType, item_bytes: int) -> pa.Array:
     return pa.Array.from_buffers(type_, len(content) // item_bytes, [None, pa.py_buffer(content)])
 
 
-def _write_part(table: pa.Table, part: Path) -> None:
-    with replacing(part) as temporary:
-        pa.parquet.write_table(
-            table,
-            temporary,
-            compression="zstd",
-            compression_level=3,
-            # Plain int32 under zstd is the smallest for token ids: 1.5 to 1.7 bytes a token, against 1.4 to 1.6 of a
-            # dictionary that only large parts repay, and 2.3 of DELTA_BINARY_PACKED; other columns are as small.
-            use_dictionary=False,
-            row_group_size=table.num_rows,  # a segment is bounded in bytes, so is its one row group
-        )
+def part_writer(path: Path, schema: pa.Schema) -> pa.parquet.ParquetWriter:
+    """A writer of Parquet as all parts are."""
+    return pa.parquet.ParquetWriter(
+        path,
+        schema,
+        compression="zstd",
+        compression_level=3,
+        # Plain int32 under zstd is the smallest for token ids: 1.5 to 1.7 bytes a token, against 1.4 to 1.6 of a
+        # dictionary that only large parts repay, and 2.3 of DELTA_BINARY_PACKED; other columns are as small.
+        use_dictionary=False,
+    )
 
 
 def _rejection(row: Row, reason: str) -> bytes:

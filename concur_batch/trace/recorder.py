@@ -19,14 +19,22 @@ from concur_batch.trace.writer import Writer, recorded_lines, recover
 class Recorder:
     """Group commit over a Writer: many commits share one sync, at most one each `commit_seconds`.
 
-    On construction, what a killed recorder of the same name left is recovered. `segment` are the limits of Writer.
+    On construction, what a killed recorder of the same name left is recovered. `storage` and `segment` are as Writer's.
     """
 
-    def __init__(self, run_dir: Path | str, name: str, *, commit_seconds: float = 0.2, **segment: Any) -> None:
-        self._writer = Writer(run_dir, name, **segment)
+    def __init__(
+        self,
+        run_dir: Path | str,
+        name: str,
+        *,
+        storage: str | None = None,
+        commit_seconds: float = 0.2,
+        **segment: Any,
+    ) -> None:
+        self._writer = Writer(run_dir, name, storage=storage, **segment)
         # Rows of a killed recorder that had not been acknowledged are here and will be sent again, byte for byte.
         self._known = recorded_lines(run_dir, name)
-        self._recovered = recover(run_dir, name)
+        self._recovered = recover(run_dir, name, storage)
         self._commit_seconds = commit_seconds
         self._waiting: list[tuple[Journal, asyncio.Future[None]]] = []  # commits not yet durable
         self._sealed: list[Journal] = []  # durable segments that are not Parquet yet
@@ -40,15 +48,16 @@ class Recorder:
         self._syncs = 0
         self._rotation_error: str | None = None
         self._closed = False
+        self._fenced: set[str] = set()
 
-    async def commit(self, lines: bytes) -> int:
+    async def commit(self, lines: bytes, sender: str | None = None) -> int:
         """Appends framed rows (of encode, encode_turn; any number joined) and returns their number once durable.
 
         Raises TraceError (disk full, read-only) and then none of the rows is recorded: the caller may commit them
         again. Raises ValueError for bytes that are not whole rows.
         """
-        if self._closed:
-            raise TraceError(f"the recorder of {self._writer.run_dir} is closed")
+        if self._closed or sender in self._fenced:
+            raise TraceError(f"the recorder of {self._writer.run_dir} is closed" + (f" to {sender}" if sender else ""))
         lines = self._without_known(lines)
         if not lines:
             return 0
@@ -79,6 +88,11 @@ class Recorder:
                 kept.append(line)
         return b"".join(kept)
 
+    async def fence(self, sender: str) -> None:
+        """Takes no rows of that sender any more: it is dead, others go on from what it has sent, and a call of it that
+        is still on its way must not come after they have looked."""
+        self._fenced.add(sender)
+
     async def rotate(self) -> None:
         """Stores all rows committed before the call as Parquet; commits go on meanwhile.
 
@@ -97,7 +111,7 @@ class Recorder:
         async with self._rotating:
             async with self._syncing:
                 await self._sync(self._writer.open)
-            self._sealed.append(self._writer.open)
+            self._sealed.insert(0, self._writer.open)
             try:
                 await self._store_sealed()
             finally:
@@ -108,8 +122,8 @@ class Recorder:
         """Counts since construction, for people and tests.
 
         `rows` by table, `journal_bytes`, `syncs`: what became durable; `waiting_commits`; `parquet_rows` by table,
-        `part_bytes`, `rejected_rows`, `unstored_segments` and `rotation_error` (the last, until one succeeds);
-        `recovered_rows` by table: of a killed recorder of this name.
+        `part_bytes`, `rejected_rows`, `unstored_segments` and `rotation_error` (the first since one succeeded, so that
+        an outage is one text); `recovered_rows` by table: of a killed recorder of this name.
         """
         stored = self._writer.stored
         return {
@@ -159,21 +173,22 @@ class Recorder:
         return taken
 
     async def _store_sealed(self) -> None:
-        """Stores what it can; then raises the first TraceError, if any. What failed stays, to be tried again."""
-        failures = []
-        for segment in list(self._sealed):
+        """Stores them until one fails, which may take the object store's time limit. That one is tried last then, so
+        that a damaged one does not hinder the others. Raises TraceError."""
+        while self._sealed:
+            segment = self._sealed[0]
             try:
                 await asyncio.to_thread(self._writer.store, segment)
-            except TraceError as error:
-                failures.append(error)
-            else:
-                self._sealed.remove(segment)
-        if failures:
-            raise failures[0]
+            except TraceError:
+                self._sealed.append(self._sealed.pop(0))
+                raise
+            self._sealed.pop(0)
         self._rotation_error = None
 
     async def _rotate(self, segment: Journal) -> None:
         async with self._rotating:
+            if self._sealed and not self._writer.full:  # no more open files than needed while nothing can be stored
+                await self._store_sealed()
             if segment is self._writer.open and segment.size_bytes and not self._closed:
                 successor = await asyncio.to_thread(self._writer.new_segment)
                 async with self._syncing:
@@ -185,7 +200,7 @@ class Recorder:
         try:
             await self._rotate(segment)
         except TraceError as error:  # nothing is lost: the rows are durable in the journal
-            self._rotation_error = str(error)
+            self._rotation_error = self._rotation_error or str(error)
 
     def _rotate_when_old(self, segment: Journal) -> None:
         def rotate() -> None:

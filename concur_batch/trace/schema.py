@@ -80,8 +80,10 @@ TURNS = pa.schema(
         pa.field("output_logprobs", pa.list_(pa.float32())),  # of the engine's own tokens where ids are estimated
         pa.field("ids_estimated", pa.bool_(), nullable=False),  # the engine took messages, ids are our tokenizer's
         pa.field("output_text", pa.string(), nullable=False),
+        pa.field("output_message", pa.string()),  # JSON, as the engine gave it; null where the engine takes ids
         pa.field("finish_reason", pa.string(), nullable=False),  # stop | length | abort
         pa.field("action", pa.string(), nullable=False),  # calls | answer | malformed | truncated
+        pa.field("tools_mark", pa.string()),  # what brings the agent's tools back to how this turn left them
         *_TOKENS,
         pa.field("context_tokens", pa.int64(), nullable=False),  # KV held by the agent after this turn
         pa.field("started_seconds", pa.float64(), nullable=False),  # wanted to generate

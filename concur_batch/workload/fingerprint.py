@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from concur_batch.workload.errors import shown
 from concur_batch.workload.schema import SimulatedEngine, Verify, Workload
 from concur_batch.workload.settings import settings_of
 from concur_batch.workload.tasks import Task
@@ -18,6 +19,7 @@ from concur_batch.workload.tasks import Task
 _RUNTIME = (
     "name",
     "output",
+    "storage",
     "control",
     "simulate",
     "agent.hosts",
@@ -47,6 +49,9 @@ _RUNTIME = (
     "tasks.files",
     "tasks.limit",
 )
+
+# What an identity has digests of, by the keys that say where it comes from.
+_CONTENTS = ("tasks", "model.tokenizer", "agent.system", "engine.script")
 
 # What a tokenizer directory may hold that changes the token ids of a prompt or the end of a turn.
 TOKENIZER_FILES = (
@@ -89,6 +94,23 @@ def identity(workload: Workload, tasks_digest: str) -> dict[str, Any]:
 def fingerprint(identity: Mapping[str, Any]) -> str:
     """A digest of an `identity`, as 32 hexadecimal digits."""
     return _digest(orjson.dumps(dict(identity), option=orjson.OPT_SORT_KEYS))
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two identities, a line each; of contents it is only known that they do."""
+
+    def value(values: Mapping[str, Any], key: str) -> str:
+        return shown(values[key]) if key in values else "not there"
+
+    differing = [
+        key for key in sorted({*before, *now}) if [before.get(key), key in before] != [now.get(key), key in now]
+    ]
+    return [
+        f"{key}: the content has changed"
+        if key in _CONTENTS
+        else f"{key}: was {value(before, key)}, is {value(now, key)}"
+        for key in differing
+    ]
 
 
 def _is_runtime(key: str) -> bool:

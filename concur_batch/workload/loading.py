@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from concur_batch.workload.errors import InputError, Problem, shown_path
 from concur_batch.workload.explain import explain
 from concur_batch.workload.overrides import apply_override
 from concur_batch.workload.places import make_absolute, missing_places
-from concur_batch.workload.schema import Tasks, Verify, Workload
+from concur_batch.workload.schema import AnyControl, Tasks, Verify, Workload
 from concur_batch.workload.shape import spot_of, without_tags
 from concur_batch.workload.source import KeyPath, Origin, Source, read_yaml
 from concur_batch.workload.tasks import Task, compile_prompt, read_tasks
@@ -73,9 +73,8 @@ def load_replay(
         raise InputError([Problem(option, None, "", str(error), "give one that `concur run` has made")]) from None
     if path is None:
         path = run / MANIFEST
-        values = {**manifest["workload"], "output": str(run.resolve().parent)}
-        values["model"] = {**values["model"], "tokenizer": str((run / "model").resolve())}
-        source, base_dir = Source(str(path), values, {(): Origin(str(path), None)}), Path.cwd()
+        source, base_dir = _of_manifest(run, manifest), Path.cwd()
+        source.value["model"] = {**source.value["model"], "tokenizer": str((run / "model").resolve())}
     else:
         source, base_dir = _read(path)
     for key in ("tasks", "verify"):
@@ -83,6 +82,28 @@ def load_replay(
         source.forget((key,))
     source.value["replay"] = {"run": str(run.resolve())}
     return _load(source, path, base_dir, overrides, needed)
+
+
+def load_again(run: Path, manifest: Mapping[str, Any], control: AnyControl | None, overrides: Sequence[str]) -> Loaded:
+    """The workload of a run that goes on, as its manifest has it, under the settings that control has by now.
+
+    Where the tokenizer's directory is gone, the run's own copy stands for it. Raises InputError with everything that is
+    wrong.
+    """
+    source = _of_manifest(run, manifest)
+    if control is not None:
+        source.value["control"] = control.model_dump(mode="json")
+    model = source.value["model"]
+    if not Path(model["tokenizer"]).is_dir():
+        source.value["model"] = {**model, "tokenizer": str((run / "model").resolve())}
+    return _load(source, Path(manifest["workload_file"]), Path.cwd(), overrides, None)
+
+
+def _of_manifest(run: Path, manifest: Mapping[str, Any]) -> Source:
+    """The workload in a run's manifest; the run may have been moved since."""
+    file = str(run / MANIFEST)
+    values = copy.deepcopy({**manifest["workload"], "output": str(run.resolve().parent)})
+    return Source(file, values, {(): Origin(file, None)})
 
 
 def _load(

@@ -34,6 +34,15 @@ def _log_uniform(span: tuple[float, float]) -> tuple[float, float]:
     return _in_order(span)
 
 
+def _object_store(uri: str) -> str:
+    scheme, mark, rest = uri.partition("://")
+    if not mark or not scheme:
+        raise ValueError(f"{uri!r} is no URI; give one as s3://bucket/prefix or file:///directory")
+    if "@" in rest.split("/")[0]:
+        raise ValueError("holds credentials, which the manifest would show; put them into the environment")
+    return uri
+
+
 Wait = Annotated[float, Field(ge=0)]
 Span = Annotated[tuple[Count, Count], AfterValidator(_in_order)]
 AnswerMatch = Literal["exact", "number", "regex"]
@@ -577,6 +586,11 @@ class Workload(Section):
         Path("runs"),
         validate_default=False,  # a Path is no JSON, and the workload is read as JSON
         description="Directory under which the run's own directory is made; relative to the current directory.",
+    )
+    storage: Annotated[str, AfterValidator(_object_store)] | None = Field(
+        None,
+        description="`pyarrow.fs` URI, as `s3://bucket/prefix`, under which the Parquet tables are put instead of into "
+        "the run's directory; with it the nodes need no shared disk for them.",
     )
 
     @model_validator(mode="after")

@@ -104,8 +104,11 @@ class HangingTools:
     def specs(self) -> list[ToolSpec]:
         return []
 
-    async def open(self, key: str, files: Any) -> HangingTools:
+    async def open(self, key: str, files: Any, mark: str | None = None) -> HangingTools:
         return self
+
+    async def save(self, recorded: str) -> str:
+        return recorded
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         self.calls -= 1
@@ -153,6 +156,9 @@ class Lines(list[bytes]):
         self.append(item)
         return len(self)
 
+    def is_sent(self, number: int) -> bool:
+        return True
+
     async def room(self) -> None:
         pass
 
@@ -167,12 +173,12 @@ SPEC = AgentSpec("t/0", "t", 0, 1, "Do it.", check=AnswerCheck("42", "exact"))
 CONFIG = HostConfig(
     run="test",
     name="host0",
+    directory=Path(),
     started_at=0.0,
+    zero_at=0.0,
     pools=(),
     request_seconds=60.0,
     retries=0,
-    tokenizer_directory=Path(),
-    workspaces=Path(),
     tools=SyntheticTools(kind="synthetic"),
     format="hermes",
     system="Be brief.",

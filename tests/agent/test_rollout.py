@@ -114,10 +114,13 @@ class FailingTools:
     def specs(self) -> list[ToolSpec]:
         return SyntheticEnvironment((0, 0), (5, 5), 0).specs()
 
-    async def open(self, key: str, files: Any) -> FailingTools:
+    async def open(self, key: str, files: Any, mark: str | None = None) -> FailingTools:
         if self.how == "open":
             raise RuntimeError("no room")
         return self
+
+    async def save(self, recorded: str) -> str:
+        return recorded
 
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult:
         if self.how == "bug":

@@ -39,9 +39,10 @@ def finished_run(*arguments: object, env: Mapping[str, str] | None = None) -> tu
 class Running:
     """A run that a test disturbs."""
 
-    def __init__(self, *arguments: object) -> None:
+    def __init__(self, *arguments: object, verb: str = "run") -> None:
+        self.log = ""  # once it has ended
         self.process = subprocess.Popen(
-            [CONCUR, "run", *map(str, arguments), "--json"],
+            [CONCUR, verb, *map(str, arguments), "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -64,8 +65,8 @@ class Running:
 
     def end(self, code: int) -> dict[str, Any]:
         """Wait for the end; the summary."""
-        output, log = self.process.communicate(timeout=240)
-        assert self.process.returncode == code, output + log
+        output, self.log = self.process.communicate(timeout=240)
+        assert self.process.returncode == code, output + self.log
         return dict(json.loads(output.splitlines()[-1]))
 
 

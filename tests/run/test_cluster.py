@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.command import concur, finished_run, synthetic_workload
-from tests.run.nodes import RAY, ray_nodes
+from concur_batch.trace.reading import Run
+from tests.run.command import Running, concur, finished_run, rows_so_far, synthetic_workload, wait_for
+from tests.run.nodes import RAY, kill_node, ray_nodes
 from tests.servers import free_port
 
 
@@ -34,6 +35,26 @@ def test_a_run_joins_the_cluster_spreads_over_its_nodes_and_leaves_it_running(cl
     env = {**os.environ, "RAY_AUTH_MODE": "token"}
     status = subprocess.run([RAY, "status", "--address", cluster], capture_output=True, text=True, env=env)
     assert status.stdout.count("node_") == 2, status.stdout + status.stderr
+
+
+def test_a_run_loses_its_driver_and_then_a_node_and_nothing_else(cluster: str, tmp_path: Path) -> None:
+    tools = {"kind": "synthetic", "wait_seconds": [0.5, 1.0]}
+    running = Running(synthetic_workload(tmp_path, 12, tools=tools), "--ray-address", cluster)
+    wait_for(lambda: rows_so_far(tmp_path / "runs", "turns") >= 12, "turns")
+    running.process.kill()
+    running.process.wait()
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    running = Running(run_dir, "--ray-address", cluster, verb="resume")
+    before = rows_so_far(tmp_path / "runs", "turns")
+    wait_for(lambda: rows_so_far(tmp_path / "runs", "turns") > before + 6, "turns")
+    kill_node(1)
+    summary = running.end(0)
+    assert "host1 died" in running.log
+    run = Run(run_dir)
+    assert summary["finished"] == 12
+    assert {(row["attempt"], row["turns"]) for row in run.agents_final().to_pylist()} == {(0, 6)}
+    assert run.table("turns").num_rows == summary["turns"] == 72
+    assert len({(row["agent_id"], row["turn"]) for row in run.table("turns", ["agent_id", "turn"]).to_pylist()}) == 72
 
 
 def test_an_address_where_no_cluster_is_is_one_line(tmp_path: Path) -> None:

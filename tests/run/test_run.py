@@ -197,7 +197,7 @@ def test_a_killed_actor_costs_no_agent(victim: str, tmp_path: Path) -> None:
     keys = [(row["agent_id"], row["attempt"], row["turn"]) for row in run.table("turns").to_pylist()]
     assert len(keys) == len(set(keys))
     if victim == "AgentHost":  # its agents' places came back: the others could not have finished otherwise
-        assert {row["attempt"] for row in final} == {0, 3}
+        assert {row["attempt"] for row in final} == {0}
     last = max(run.table("control").to_pylist(), key=lambda row: row["seconds"])
     assert (last["active"], last["tool_wait"], last["pending"]) == (0, 0, 0)
 

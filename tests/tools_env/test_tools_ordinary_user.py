@@ -14,7 +14,7 @@ import pytest
 PROGRAM = """
 import asyncio, json, os, sys
 from pathlib import Path
-from tools_env.sandbox import SandboxEnvironment
+from tools_env.sandbox import SandboxEnvironment, forget_all
 
 async def main():
     environment = SandboxEnvironment(Path(sys.argv[1]), ["bash", "write_file", "read_file"], 2, process_limit=30)
@@ -35,7 +35,14 @@ async def main():
         "forks": await bash("for i in $(seq 60); do sleep 9 & done; sleep 9"),
         "after": await bash("(echo fine)"),
     }
+    report["locked"] = await bash("chmod 700 d; echo k >d/k; chmod 0 d/k d")
+    mark = await session.save("0")
     await environment.close()
+    environment = SandboxEnvironment(Path(sys.argv[1]), ["bash"])
+    session = await environment.open("a", {}, mark)
+    report["restored"] = await bash("stat -c '%a %n' d f; chmod 700 d; stat -c '%a %n' d/*; chmod 400 d/k; cat d/k f")
+    await environment.close()
+    forget_all(Path(sys.argv[1]))
     report["left"] = os.listdir(sys.argv[1])
     print(json.dumps(report))
 
@@ -80,4 +87,7 @@ def test_sandboxes_of_an_ordinary_user() -> None:
     assert report["userns"] == report["remount"] == "error"
     assert report["forks"][0] == "timeout" and "Resource temporarily unavailable" in report["forks"][1]
     assert report["after"] == ["ok", "fine\n"]
+    # What that user's agent has locked is saved and restored all the same, and is locked again.
+    assert report["locked"][0] == "ok"
+    assert report["restored"] == ["ok", "0 d\n644 f\n0 d/e\n644 d/g\n0 d/k\nk\ny\n"]
     assert report["left"] == []

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 from trace_rows import part_rows, turn
 
+from concur_batch.driver.directory import make_run_directory
 from concur_batch.trace.encode import encode_turn
+from concur_batch.trace.ending import finish
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.journal import read_journal
 from concur_batch.trace.manifest import read_manifest, write_manifest
+from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
+from concur_batch.trace.tables import tables_of
 from concur_batch.trace.writer import Writer, recover
 
 
@@ -112,3 +116,64 @@ def test_a_read_only_disk_is_told(small_disk: Path) -> None:
         write_manifest(small_disk, {})
     with pytest.raises(TraceError, match="run: Read-only file system"):
         Writer(small_disk / "run", "n")
+
+
+def test_a_merge_that_does_not_fit_leaves_the_parts(small_disk: Path) -> None:
+    write_manifest(small_disk, {})
+    writer = Writer(small_disk, "n")
+    for number in range(6):
+        writer.append(big_turn(number))
+        writer.rotate()
+    writer.close()
+    ballast = fill(small_disk)
+    told = finish(small_disk)
+    assert told is not None and told.endswith("No space left on device") and "\n" not in told
+    assert len(list((small_disk / "turns").iterdir())) == 6
+    assert Run(small_disk).table("turns").num_rows == 6
+    ballast.unlink()
+    assert finish(small_disk) is None
+    assert [path.name for path in (small_disk / "turns").iterdir()] == ["n-000005.6.parquet"]
+    assert sorted(row["turn"] for row in part_rows(small_disk, "turns")) == [*range(6)]
+
+
+def test_a_full_disk_on_the_way_to_elsewhere_is_told_and_the_rows_wait(small_disk: Path, tmp_path: Path) -> None:
+    uri = (tmp_path / "elsewhere").as_uri()
+    writer = Writer(small_disk / "run", "n", storage=uri)
+    writer.tables._local = False  # as an object store, which gets whole files from this disk
+    writer.append(big_turn(1))
+    ballast = fill(small_disk)
+    with pytest.raises(TraceError, match=r"run/journal/\.n-000000\..*: No space left on device"):
+        writer.close()
+    assert list((small_disk / "run").rglob(".*")) == [] == list((tmp_path / "elsewhere").rglob("*.parquet"))
+    ballast.unlink()
+    assert recover(small_disk / "run", storage=uri).rows == {"turns": 1, "tools": 1}
+    assert [*tables_of(small_disk / "run", uri).sizes("turns")] == ["n-000000.parquet"]
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A directory with a run in it that was killed; root minds no modes, so it is mounted on itself."""
+    disk = tmp_path / "read-only"
+    writer = Writer(disk / "run", "n")
+    writer.append(big_turn(1))
+    writer.open.close()
+    write_manifest(disk / "run", {})
+    for command in (["--bind", str(disk), str(disk)], ["-o", "remount,bind,ro", str(disk)]):
+        mounted = subprocess.run(["mount", *command], capture_output=True, text=True)
+        if mounted.returncode:
+            pytest.skip(f"a bind mount is not permitted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_in_a_read_only_directory_no_run_begins_or_is_mended_and_all_is_read(read_only: Path, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=f"cannot make the run directory {read_only}: Read-only file system"):
+        make_run_directory(read_only, "name", tmp_path)
+    with pytest.raises(TraceError, match="Read-only file system"):
+        Recorder(read_only / "run", "n")
+    with pytest.raises(TraceError, match=r"run/\.ending\.lock: Read-only file system"):
+        finish(read_only / "run")
+    assert Run(read_only / "run").table("turns")["turn"].to_pylist() == [1]
+    subprocess.run(["mount", "-o", "remount,bind,rw", str(read_only)], check=True)
+    assert finish(read_only / "run") is None
+    assert [row["turn"] for row in part_rows(read_only / "run", "turns")] == [1]

@@ -175,6 +175,35 @@ async def test_a_rotation_that_fails_loses_nothing_and_is_tried_again(tmp_path: 
     assert [row["turn"] for row in part_rows(tmp_path, "turns")] == [0, 3]
 
 
+async def test_while_nothing_can_be_stored_the_open_segment_goes_on_until_it_is_full(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "n", commit_seconds=0.001, segment_rows=10)
+    (tmp_path / "turns").rmdir()
+    for number in range(0, 45, 3):  # a row each
+        await recorder.commit(encode_turn(*turn("a", number)))
+        with pytest.raises(TraceError):
+            await recorder.rotate()
+    assert len(list((tmp_path / "journal").iterdir())) == 3  # of 1, 10 and 4 rows
+    (tmp_path / "turns").mkdir()
+    await recorder.rotate()
+    assert (await recorder.totals())["rotation_error"] is None
+    assert sorted(row["turn"] for row in part_rows(tmp_path, "turns")) == [*range(0, 45, 3)]
+    assert len(list((tmp_path / "turns").iterdir())) == 3
+
+
+async def test_a_damaged_segment_does_not_hinder_those_after_it(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "n", commit_seconds=0.001)
+    await recorder.commit(encode_turn(*turn("a", 0)) * 2)
+    with (tmp_path / "journal" / "n-000000.jsonl").open("r+b") as file:
+        file.write(b"damage")
+    with pytest.raises(TraceError, match="damaged at byte 0"):
+        await recorder.rotate()
+    await recorder.commit(encode_turn(*turn("a", 3)))
+    with pytest.raises(TraceError, match="damaged at byte 0"):
+        await recorder.close()
+    assert [path.name for path in (tmp_path / "journal").iterdir()] == ["n-000000.jsonl"]
+    assert [row["turn"] for row in part_rows(tmp_path, "turns")] == [3]
+
+
 async def test_a_new_recorder_recovers_the_one_that_was_killed(tmp_path: Path) -> None:
     killed, other = Recorder(tmp_path, "n"), Recorder(tmp_path, "m")
     await killed.commit(encode_turn(*turn("a", 2)))
@@ -217,3 +246,33 @@ async def test_rows_that_a_killed_recorder_had_and_never_acknowledged_are_not_do
     await restarted.commit(again)
     await restarted.close()
     assert durable_rows(tmp_path) == [("a", 0), ("a", 1), ("a", 2), ("a", 3)]
+
+
+async def test_nothing_is_taken_any_more_of_a_sender_that_is_taken_for_dead(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "n", commit_seconds=0.01)
+    await recorder.commit(encode_turn(*turn("a", 0)), "host0")
+    await recorder.fence("host0")
+    with pytest.raises(TraceError, match="host0"):
+        await recorder.commit(encode_turn(*turn("a", 1)), "host0")
+    await recorder.commit(encode_turn(*turn("b", 0)), "host1")
+    await recorder.commit(encode("control", plain_row("control")))
+    await recorder.close()
+    assert durable_rows(tmp_path) == [("a", 0), ("b", 0)]
+
+
+async def test_an_outage_is_one_text_however_often_it_is_tried(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "n", commit_seconds=0.001, segment_rows=1)
+    (tmp_path / "turns").rmdir()
+    told = set()
+    for number in (0, 3, 6):
+        await recorder.commit(encode_turn(*turn("a", number)))
+        for _ in range(10_000):
+            if not recorder._rotating.locked() and (await recorder.totals())["rotation_error"]:
+                break
+            await asyncio.sleep(0.001)
+        told.add((await recorder.totals())["rotation_error"])
+    assert len(told) == 1 and "n-000000.parquet: No such file" in told.pop()
+    (tmp_path / "turns").mkdir()
+    await recorder.close()
+    assert (await recorder.totals())["rotation_error"] is None
+    assert [row["turn"] for row in part_rows(tmp_path, "turns")] == [0, 3, 6]

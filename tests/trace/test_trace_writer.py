@@ -12,6 +12,7 @@ from concur_batch.trace.encode import encode, encode_turn
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.journal import Journal
 from concur_batch.trace.parts import store_segment
+from concur_batch.trace.tables import Tables
 from concur_batch.trace.writer import Writer, recover
 
 
@@ -234,6 +235,6 @@ def test_storing_the_same_segment_gives_the_same_bytes(tmp_path: Path) -> None:
         writer = Writer(tmp_path / name, "n")
         writer.append(b"".join(encode_turn(*turn("a", number)) for number in range(30)))
         killed(writer)
-        store_segment(tmp_path / name, writer.open.path)
+        store_segment(Tables(tmp_path / name), tmp_path / name, writer.open.path)
         contents.add((tmp_path / name / "turns" / "n-000000.parquet").read_bytes())
     assert len(contents) == 1

@@ -136,6 +136,7 @@ def test_the_cases_reach_into_every_block() -> None:
         "control.h_thresh",
         "verify.0.match_column",
         "output",
+        "storage",
     } <= found
 
 

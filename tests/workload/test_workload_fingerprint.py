@@ -8,8 +8,10 @@ import orjson
 import pytest
 from workload_files import loaded, write_tasks
 
-from concur_batch.workload.fingerprint import fingerprint, identity, tasks_digest
-from concur_batch.workload.loading import load_tasks
+from concur_batch.trace.manifest import write_manifest
+from concur_batch.workload.change import read_control
+from concur_batch.workload.fingerprint import differences, fingerprint, identity, tasks_digest
+from concur_batch.workload.loading import load_again, load_tasks
 from concur_batch.workload.settings import settings_of
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -54,6 +56,7 @@ def test_what_changes_results_changes_it(override: str) -> None:
     [
         "name=other",
         "output=elsewhere",
+        "storage=s3://bucket/runs",
         "control.policy=none",
         "control.period_seconds=3",
         "agent.hosts=2",
@@ -125,3 +128,42 @@ def test_settings_are_complete_and_flat() -> None:
     assert settings["model.sampling.extra.min_p"] == 0.1
     assert settings["control.policy"] == "concur"
     assert not any(isinstance(value, dict) and value for value in settings.values())
+
+
+def test_what_differs_is_told_line_by_line(place: Path) -> None:
+    def now(*overrides: str) -> dict[str, object]:
+        found = loaded(VERIFY, overrides=overrides)
+        return identity(found.workload, tasks_digest(load_tasks(found), found.workload.verify))
+
+    before = now()
+    assert differences(before, now("control.policy=none", "agent.hosts=3", "engine.time_scale=10")) == []
+    write_tasks([{"id": "a", "question": "?", "answer": "1"}])
+    assert differences(before, now("agent.limits.turns=3", "model.sampling.extra={min_p: 0.1}")) == [
+        "agent.limits.turns: was 50, is 3",
+        "model.sampling.extra: was {}, is not there",
+        "model.sampling.extra.min_p: was not there, is 0.1",
+        "tasks: the content has changed",
+    ]
+
+
+def test_a_runs_workload_is_read_again_from_its_manifest(place: Path) -> None:
+    first = loaded(VERIFY, overrides=["agent.limits.turns=7"])
+    run_dir = place / "elsewhere" / "run"
+    manifest = {"workload": first.workload.model_dump(mode="json"), "workload_file": str(first.path)}
+    write_manifest(run_dir, manifest)
+    control = read_control({"policy": "concur", "u_high": 0.6})
+    again = load_again(run_dir, manifest, control, ["control.alpha=4"])
+    digest = tasks_digest(load_tasks(again), again.workload.verify)
+    assert identity(again.workload, digest) == identity(
+        first.workload, tasks_digest(load_tasks(first), first.workload.verify)
+    )
+    assert (again.workload.control.u_high, again.workload.control.alpha) == (0.6, 4)  # type: ignore[union-attr]
+    assert again.workload.output == run_dir.parent, "wherever it has been moved to"
+    assert again.system == first.system
+    gone = {**manifest, "workload": {**manifest["workload"], "model": {**manifest["workload"]["model"]}}}
+    gone["workload"]["model"]["tokenizer"] = str(place / "gone")
+    (run_dir / "model").mkdir()
+    for file in first.workload.model.tokenizer.iterdir():
+        (run_dir / "model" / file.name).write_bytes(file.read_bytes())
+    moved = load_again(run_dir, gone, None, [])
+    assert identity(moved.workload, digest) == identity(first.workload, digest)

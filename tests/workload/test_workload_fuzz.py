@@ -24,7 +24,7 @@ KEYS = """
     name tasks file prompt id files samples limit seed model tokenizer sampling temperature stop extra engine kind url
     api_key launch python args env script synthetic turns cost pool_tokens agent format system system_file limits hosts
     tools names wait_seconds control policy cap alpha beta u_low u_high max_window verify column match match_column
-    output 0 1 oops
+    output storage 0 1 oops
 """.split()  # noqa: SIM905 - a paragraph reads better than a hundred quoted words
 WORDS = [
     "",

@@ -185,7 +185,15 @@ def test_home_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (
             "extra: 1\n",
             "w.yaml:11: extra: is no key of this block; the keys here are name, tasks, replay, model, engine, agent, "
-            "tools, control, verify, simulate, output",
+            "tools, control, verify, simulate, output, storage",
+        ),
+        (
+            "storage: /mnt/tables\n",
+            "w.yaml:11: storage: '/mnt/tables' is no URI; give one as s3://bucket/prefix or file:///directory",
+        ),
+        (
+            "storage: s3://key:secret@bucket/runs\n",
+            "w.yaml:11: storage: holds credentials, which the manifest would show; put them into the environment",
         ),
     ],
 )

@@ -33,7 +33,7 @@ def test_every_key_of_every_block_has_its_row() -> None:
     rows = {line.split("`")[1] for line in render_reference().splitlines() if line.startswith("| `")}
     blocks = {block["title"]: block["properties"] for block in Workload.model_json_schema()["$defs"].values()}
     names = {name for properties in blocks.values() for name in properties}
-    assert {row.rpartition(".")[2] for row in rows} == names | {"name", "output"}
+    assert {row.rpartition(".")[2] for row in rows} == names | {"name", "output", "storage"}
     assert len(rows) >= 80
 
 
