@@ -1,8 +1,8 @@
 """`make fit-paper`: fit calibrated constants of the catalogue to some cells of Table 1, and tell how far off all are.
 
-Fitted are four constants to the twelve cells that nobody controls: no control and HiCache, in all six rows. All of CONCUR
-and of the request cap, nine cells, is held out: what control changes is predicted. One constant holds for every row.
-The script changes nothing itself, but prints the values to put into simulator/catalogue.toml.
+Fitted are four constants to the twelve cells without control: SGLang as it is and HiCache, in all six rows. All of
+CONCUR and of the request cap, nine cells, is held out: what control changes is predicted. One constant holds for every
+row. The script changes nothing itself, but prints the values to put into simulator/catalogue.toml.
 """
 
 from __future__ import annotations
