@@ -14,7 +14,7 @@ from concur_batch.bench.paper.cells import DECOMPOSED_ROW, DEEPSEEK_ROWS, FIXED_
 from concur_batch.bench.paper.outcome import decomposition
 from concur_batch.bench.paper.results import Results, table_figure
 
-# How much slower counts as clearly worse, and how much higher a hit rate counts as raised.
+# How much slower counts as clearly worse; and how far above the highest of the seeds a hit rate counts as raised.
 CLEARLY = 1.1
 RAISED = 0.01
 DECOMPOSITION_POINTS = 0.08
@@ -53,8 +53,10 @@ def _four_systems(results: Results) -> Iterator[Aim]:
     })  # fmt: skip
     rates = {row: {system: results.hit_rate(row, system) for system in FOUR} for row in ROWS if not missing}
     yield _rows_aim("the request cap does not raise the hit rate", missing, {
-        row: (rate["request_cap"] <= rate["none"] + RAISED, f"{rate['none']:.0%} → {rate['request_cap']:.0%}")
+        row: (rate["request_cap"] <= none.most + RAISED, f"{none.median:.0%} → {rate['request_cap']:.0%}")
         for row, rate in rates.items()
+        for none in [results.figure(row, "none", lambda outcome: outcome.hit_rate)]
+        if none is not None
     })  # fmt: skip
     yield _rows_aim("HiCache has the highest hit rate of all tiers", missing, {
         row: (max(rate, key=rate.__getitem__) == "hicache", f"{rate['hicache']:.0%}, CONCUR {rate['concur']:.0%}")

@@ -41,7 +41,7 @@ def plots_of(results: Results, growth: Growth, parts: Sequence[str]) -> list[Plo
         plots.append(Plot("table1", caption, _drawn(9, 3.4, lambda canvas: _bars(canvas, results, TABLES["table1"]))))
     if "table2" in parts and results.has(DEEPSEEK_ROWS, FOUR):
         caption = "Table 2: hit rate of all tiers; bars simulated, diamonds the paper"
-        plots.append(Plot("table2", caption, _drawn(6, 3, lambda canvas: _bars(canvas, results, TABLES["table2"]))))
+        plots.append(Plot("table2", caption, _drawn(9, 3, lambda canvas: _bars(canvas, results, TABLES["table2"]))))
     for part in ("u_high", "u_low"):
         if part not in parts or not results.has(QWEN_ROWS, TABLES[part].systems):
             continue
@@ -102,12 +102,11 @@ def _lines(canvas: Canvas, results: Results, part: str) -> None:
     for axes, row in zip(panels, table.rows, strict=True):
         axes.plot(places, [results.seconds(row, system) for system in table.systems], "o-", label="simulated")
         axes.plot(places, [table.paper[row][system] for system in table.systems], "D--", color="black", label="paper")
-        axes.axhline(results.seconds(row, "none"), color=_COLOURS["none"], label="SGLang, simulated") if results.has(
-            [row], ["none"]
-        ) else None
+        if results.has([row], ["none"]):
+            axes.axhline(results.seconds(row, "none"), color=_COLOURS["none"], label="SGLang, simulated")
         axes.set_title(row)
         axes.set_xlabel(part.replace("u_", "U_"))
-        axes.set_ylim(bottom=0)
+    panels[0].set_ylim(bottom=0)
     panels[0].set_ylabel("seconds")
     panels[0].legend(fontsize=7)
 
@@ -177,7 +176,8 @@ def _against_time(canvas: Canvas, results: Results) -> None:
             for (field, name), axes in zip(fields, panels[:, column], strict=True):
                 points = [(row[x], row[field]) for row in series if row[field] is not None]
                 label = f"{LABELS[system]}, simulated"
-                axes.plot(*zip(*points, strict=True), lw=0.8, color=_COLOURS[system], label=label) if points else None
+                if points:
+                    axes.plot(*zip(*points, strict=True), lw=0.8, color=_COLOURS[system], label=label)
                 axes.set_ylabel(name if column == 0 else "")
     panels[0, 0].legend(fontsize=7)
     panels[2, 0].set_xlabel("seconds")

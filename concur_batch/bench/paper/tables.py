@@ -8,7 +8,7 @@ from statistics import mean, median
 
 from concur_batch.bench.paper import published
 from concur_batch.bench.paper.aims import aims_of, table_errors
-from concur_batch.bench.paper.cells import DECOMPOSED_ROW, FIGURE_5_ROW, LABELS, TABLES, Table
+from concur_batch.bench.paper.cells import DECOMPOSED_ROW, DEEPSEEK_ROWS, FIGURE_5_ROW, LABELS, TABLES, Table
 from concur_batch.bench.paper.outcome import decomposition
 from concur_batch.bench.paper.results import Figure, Results, table_figure
 from concur_batch.bench.paper.transfer import Growth
@@ -93,16 +93,18 @@ def _table_sheet(results: Results, table: Table, rows: Sequence[str]) -> Sheet:
 
 
 def _decomposition_sheet(results: Results) -> Sheet:
+    """The row that is compared with the paper's shares, and the other DeepSeek rows beside it."""
+    runs = [(row, "none") for row in DEEPSEEK_ROWS] + [(DECOMPOSED_ROW, "concur")]
     lines = []
     for part, paper in published.DECOMPOSITION.items():
-        cells = []
-        for system in ("none", "concur"):
-            figure = results.figure(DECOMPOSED_ROW, system, lambda outcome, part=part: decomposition(outcome)[part])  # type: ignore[misc]
-            cells.append("" if figure is None else f"{figure.median:.1%}")
-        lines.append([part, f"{paper:.1%}", *cells])
-    title = f"Where the agents' time goes, {DECOMPOSED_ROW}"
+        figures = [
+            results.figure(row, system, lambda outcome, part=part: decomposition(outcome)[part])  # type: ignore[misc]
+            for row, system in runs
+        ]
+        lines.append([part, f"{paper:.1%}", *("" if figure is None else f"{figure.median:.1%}" for figure in figures)])
+    columns = ("part", "paper", *(f"{LABELS[system]}, {row}" for row, system in runs))
+    title = f"Where the agents' time goes; the paper's shares are compared with {DECOMPOSED_ROW}"
     simulated = results.has([DECOMPOSED_ROW], ["none"])
-    columns = ("part", "paper", "SGLang, simulated", "CONCUR, simulated")
     return Sheet("decomposition", title, columns, lines if simulated else [], published.ODDITIES["decomposition"])
 
 
