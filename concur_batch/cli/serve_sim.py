@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
@@ -14,8 +16,10 @@ from concur_batch.bench.load import DEMO_MODEL
 from concur_batch.cli.refusal import refuse
 from concur_batch.engine.simulated import server_config
 from concur_batch.simulator.chat import ChatScript
+from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.server import ConfigError, ServerConfig, run_server
 from concur_batch.workload.errors import InputError, shown_path
+from concur_batch.workload.hardware import hardware_of, has_costs
 from concur_batch.workload.loading import load
 from concur_batch.workload.schema import SimulatedEngine, SyntheticScript
 
@@ -26,7 +30,8 @@ def serve_sim(
     workload: Annotated[
         Path | None,
         typer.Argument(
-            help="Serve this workload's simulated engine. Default: a model that answers anything.",
+            help="Serve this workload's simulated engine, or, on the hardware that its `simulate` section names, a "
+            "model that answers anything. Default: such a model.",
             metavar="[WORKLOAD.YAML]",
         ),
     ] = None,
@@ -54,10 +59,9 @@ def serve_sim(
                 engine, tokenizer or DEMO_MODEL, model_name or "simulated", chat=ChatScript(), host=host, port=port
             )
         else:
-            overrides = [f"engine.{key}={value}" for key, value in given.items()]
-            overrides += [f"model.name={model_name}"] if model_name is not None else []
+            overrides = [f"model.name={model_name}"] if model_name is not None else []
             overrides += [f"model.tokenizer={tokenizer.resolve()}"] if tokenizer is not None else []
-            config = _of_workload(workload, overrides, host, port)
+            config = _of_workload(workload, overrides, given, host, port)
         asyncio.run(run_server(config, *_notes(config)))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C finds nothing to stop
     except InputError as error:
@@ -70,20 +74,29 @@ def serve_sim(
         refuse(f"concur: {error}", 2)
 
 
-def _of_workload(path: Path, overrides: list[str], host: str, port: int) -> ServerConfig:
-    """Raises InputError where the file is wrong or its engine is not simulated."""
+def _of_workload(path: Path, overrides: list[str], sizes: Mapping[str, Any], host: str, port: int) -> ServerConfig:
+    """Raises InputError where the file is wrong, or its engine is real and it names no hardware to simulate."""
     loaded = load(path, overrides)
     workload, engine = loaded.workload, loaded.workload.engine
-    if not isinstance(engine, SimulatedEngine):
+    name, tokenizer = workload.model.name, workload.model.tokenizer
+    if isinstance(engine, SimulatedEngine):
+        engine = engine.model_copy(update=sizes)
+        form, seed = workload.agent.format, workload.seed
+        return server_config(engine, tokenizer, name, form=form, seed=seed, host=host, port=port)
+    if not has_costs(loaded):
         reason = f"is {engine.kind}, a real server"
-        mend = "give a workload whose engine is simulated, or none for a model that answers anything"
+        mend = "add `simulate: {gpu: …}`, or give a workload whose engine is simulated, or none"
         raise InputError([loaded.source.problem(("engine", "kind"), reason, mend)])
-    return server_config(
-        engine,
-        workload.model.tokenizer,
-        workload.model.name,
-        form=workload.agent.format,
-        seed=workload.seed,
+    hardware = hardware_of(loaded)
+    config = next(iter(hardware.engines.values()))  # of one pool
+    changed = {key: value for key, value in sizes.items() if key != "time_scale"}
+    return ServerConfig(
+        engine=EngineConfig(**{**asdict(config), **changed}),
+        cost=hardware.cost,
+        time_scale=sizes.get("time_scale", 1.0),
+        tokenizer=tokenizer,
+        chat=ChatScript(),
+        model_name=name,
         host=host,
         port=port,
     )

@@ -24,13 +24,15 @@ class CatalogueError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """What the file holds; `models` are config.json's, by name."""
+    """What the file holds; `models` are config.json's, by name. Of the calibrated constants `calibration` are
+    the typical ones, `paper` those that were fitted to the CONCUR paper's figures."""
 
     gpus: Mapping[str, Gpu]
     models: Mapping[str, Mapping[str, Any]]
     node: Node
     rules: MemoryRules
     calibration: Calibration
+    paper: Calibration
 
     def gpu(self, name: str) -> Gpu:
         """Raises CatalogueError with the known ones."""
@@ -56,6 +58,7 @@ class Catalogue:
         mem_fraction: float | None = None,
         kv_dtype: KvDtype = "bf16",
         chunked_prefill_tokens: int | None = None,
+        as_paper: bool = False,
     ) -> Deployment:
         """A model on GPUs, both by name. Raises CatalogueError, and DoesNotFit where they do not go together."""
         return Deployment(
@@ -63,7 +66,7 @@ class Catalogue:
             gpu=self.gpu(gpu),
             node=self.node,
             rules=self.rules,
-            calibration=self.calibration,
+            calibration=self.paper if as_paper else self.calibration,
             tp=tp,
             nodes=nodes,
             mem_fraction=mem_fraction,
@@ -93,12 +96,14 @@ def load_catalogue(path: Path = CATALOGUE) -> Catalogue:
     """Read the file. Raises CatalogueError where an entry is missing, unknown or out of bounds."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        calibrated = tables["calibrated"].items()
         return Catalogue(
             gpus={name: Gpu(**gpu) for name, gpu in tables["gpus"].items()},
             models=tables["models"],
             node=Node(**tables["node"]),
             rules=MemoryRules(**tables["sglang"]),
-            calibration=Calibration(**{name: entry["value"] for name, entry in tables["calibrated"].items()}),
+            calibration=Calibration(**{name: entry["value"] for name, entry in calibrated}),
+            paper=Calibration(**{name: entry.get("paper", entry["value"]) for name, entry in calibrated}),
         )
     except (KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())

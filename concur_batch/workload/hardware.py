@@ -118,6 +118,7 @@ def _deployed(loaded: Loaded, section: Simulate, catalogue: Catalogue, recorded:
         nodes=section.nodes or launched_nodes,
         mem_fraction=section.mem_fraction,
         kv_dtype=section.kv_dtype,
+        as_paper=section.calibration == "paper",
     )
     names = _pool_names(section.replicas or _replicas_of(loaded), launch.dp if launch is not None else 1)
     pools = recorded.pools_on(section) if recorded is not None else {}

@@ -543,6 +543,9 @@ class Simulate(Section):
     hicache: HiCache | None = Field(None, description="Keep evicted prefixes in host memory, over the host link.")
     eviction: Literal["lru", "lfu", "slru", "priority"] = Field("lru", description="Which prefixes go first.")
     schedule: Literal["fcfs", "lpm"] = Field("fcfs", description="Which waiting request goes first.")
+    calibration: Literal["typical", "paper"] = Field(
+        "typical", description="Efficiencies and overheads: typical ones, or as fitted to the CONCUR paper's figures."
+    )
     load: Trajectories | None = Field(
         None, description="What the agents of `tasks` do, whose lengths nobody knows yet; a replay has its own."
     )

@@ -13,6 +13,7 @@ from simulated_server import MODEL
 from typer.testing import CliRunner
 
 from concur_batch.cli.app import app
+from concur_batch.workload.catalogue import load_catalogue
 
 SCRIPT = {"id": "t1", "variants": [[{"think": "From the script.", "calls": []}]]}
 
@@ -69,6 +70,29 @@ async def test_it_serves_until_it_is_interrupted(tmp_path: Path, of_workload: bo
     assert await process.communicate() == (b"", b"")
 
 
+async def test_a_real_engines_workload_is_served_on_the_hardware_that_it_names() -> None:
+    """Qwen3-32B on eight H100: the pool and the costs of the catalogue, under any client."""
+    process = await asyncio.create_subprocess_exec(
+        *(str(Path(sys.executable).with_name("concur")), "serve-sim", "workloads/paper/qwen3-32b-tp8.yaml"),
+        *("--port", "0", "--time-scale", "50", "--page-size", "16"),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    try:
+        url = (await process.stdout.readline()).decode().strip().removeprefix("simulated engine on ")
+        async with aiohttp.ClientSession() as session:
+            assert (await ask(session, url, "Hello")).startswith("This answer is simulated:")
+            async with session.get(f"{url}/get_server_info") as response:
+                info = await response.json()
+    finally:
+        process.terminate()
+        assert await process.wait() == 0
+    assert (info["served_model_name"], info["page_size"], info["time_scale"]) == ("Qwen/Qwen3-32B", 16, 50)
+    deployment = load_catalogue().deployment("qwen3-32b", "h100", tp=8)
+    assert info["max_total_num_tokens"] == deployment.pool_tokens > 1_000_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "engine", "message"),
     [
@@ -77,7 +101,11 @@ async def test_it_serves_until_it_is_interrupted(tmp_path: Path, of_workload: bo
         (["--tokenizer", "/nowhere"], None, "/nowhere/tokenizer.json: no such file"),
         (["--tokenizer", "/nowhere"], {}, "model.tokenizer"),
         (["--model-name", 'a"b'], None, "--model-name: "),
-        ([], {"kind": "sglang", "url": "http://a:1", "script": None}, "engine.kind: is sglang, a real server; give"),
+        (
+            [],
+            {"kind": "sglang", "url": "http://a:1", "script": None},
+            "engine.kind: is sglang, a real server; add `simulate",
+        ),
         ([], {"pool": 5}, "engine.pool"),
         (["nowhere.yaml"], None, "nowhere.yaml"),
     ],

@@ -49,6 +49,14 @@ def test_a_named_gpu_decides_sizes_and_costs() -> None:
     assert found.told == f"qwen3-32b on 2 x H100 80 GB SXM, KV pool of {deployment.pool_tokens:,} tokens"
 
 
+def test_the_papers_constants_are_taken_where_they_are_asked_for() -> None:
+    typical, paper = (
+        hardware_of(served({"gpu": "h100", "tp": 8, **more})).cost for more in ({}, {"calibration": "paper"})
+    )
+    assert paper.load_seconds_per_token > 10 * typical.load_seconds_per_token
+    assert paper.decode_seconds_per_kv_token == typical.decode_seconds_per_kv_token  # not one of those fitted
+
+
 def test_what_the_section_leaves_out_is_as_the_engine_is_launched() -> None:
     found = hardware_of(served({"gpu": "h100"}, launch={**LAUNCH, "dp": 2, "hicache": {"write_policy": "write_back"}}))
     assert list(found.engines) == ["0.0", "0.1", "1.0", "1.1"]

@@ -2,7 +2,7 @@
 
 Fitted are four constants to the twelve cells without control: SGLang as it is and HiCache, in all six rows. All of
 CONCUR and of the request cap, nine cells, is held out: what control changes is predicted. One constant holds for every
-row. The script changes nothing itself, but prints the values to put into simulator/catalogue.toml.
+row. The script changes nothing itself, but prints the `paper` values to put into simulator/catalogue.toml.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Pair = tuple[str, str]
 
 
 def with_constants(catalogue: Catalogue, constants: Mapping[str, float]) -> Catalogue:
-    """The catalogue with other calibrated constants."""
-    return replace(catalogue, calibration=replace(catalogue.calibration, **constants))
+    """The catalogue with other constants for the paper."""
+    return replace(catalogue, paper=replace(catalogue.paper, **constants))
 
 
 def fit(workers: Executor, console: Console) -> dict[str, float]:
     """The constants with the least mean absolute log error over the fitted cells, one after the other moved and kept
     where that is better; from those of the catalogue."""
-    calibration = load_catalogue().calibration
-    best = {name: float(getattr(calibration, name)) for name in CONSTANTS}
+    fitted = load_catalogue().paper
+    best = {name: float(getattr(fitted, name)) for name in CONSTANTS}
     least = _error(workers, best)
     console.print(f"{least:.3f} {_told(best)}", highlight=False)
     for factor in _FACTORS:
