@@ -128,7 +128,6 @@ def test_a_run_that_everything_befalls_is_in_the_end_the_run_that_nothing_befell
     running.process.wait()
     before = {(row["agent_id"], row["turn"]) for row in Run(run_dir).table("turns", ["agent_id", "turn"]).to_pylist()}
     wait_for(lambda: not any(map(is_recorder, leftovers())), "its recorder's end", 30)
-    assert leftovers(), "Ray leaves something of itself behind"
     segments = list((run_dir / "journal").glob("*.jsonl"))
     assert segments
     with segments[0].open("ab") as journal:
