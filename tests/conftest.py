@@ -1,4 +1,4 @@
-"""The real servers, each started once in a session for all tests that kill none."""
+"""The real servers, each started once in a session for all tests that kill none, and an S3 server."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.s3_server import ENV, Server, s3_server
 from tests.servers import real_server, serving
 
 _SERVERS = ("real_sglang", "real_vllm")
@@ -36,3 +37,14 @@ def real_sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def real_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of vLLM 0.32.0 on the CPU, with a pool of 479 blocks of 32 tokens and a context of 4,096."""
     yield from serving(real_server("vllm", tmp_path_factory.mktemp("vllm")))
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Server]:
+    """With a bucket of the name `bucket`; the environment has its credentials for as long as it runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENV.items():
+            patch.setenv(name, value)
+        with s3_server() as server:
+            server.make_bucket("bucket")
+            yield server

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from concur_batch.bench.batch import BatchResult
-from concur_batch.bench.same_work import FIELDS
+from concur_batch.bench.same_work import work_of
 
 Row = Mapping[str, Any]
-
-_WORK = ("task_id", "sample", "final", *FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def predict(result: BatchResult) -> Prediction:
         window_mean=sum(windows) / len(windows) if windows else None,
         window_max=max(windows, default=None),
         cuts=sum(_is_cut(row) for row in result.control),
-        work=tuple({name: row[name] for name in _WORK} for row in result.agents),
+        work=work_of(result.agents),
     )
 
 

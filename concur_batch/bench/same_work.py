@@ -79,6 +79,11 @@ class WorkDifference:
         return lines
 
 
+def work_of(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """What `same_work` reads of the rows of an `agents` table, for those who keep no more of them."""
+    return tuple({name: row[name] for name in ("task_id", "sample", "final", *FIELDS)} for row in rows)
+
+
 def same_work(first: Iterable[Row], second: Iterable[Row]) -> WorkDifference:
     """Compare two runs by the rows of their `agents` tables, in any order; rows that are not final do not count.
 

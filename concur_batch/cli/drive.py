@@ -85,7 +85,6 @@ def check_sandbox(loaded: Loaded) -> None:
 def drive(work: Drive, ray_address: str | None, console: Console, as_json: bool) -> int:
     """Run it to its end, or until it is stopped, and say how it ended; the exit code."""
     run_dir = work.run_dir
-    end_dead_runs(console)
     try:
         outcome = _drive(work, ray_address, console)
     except (ClusterError, EngineError, TraceError, RunFailed) as error:

@@ -101,10 +101,11 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
     end_dead_runs(console)
     sweep(run_dir / "workspaces")
     _recover(run_dir, manifest, ray_address)
-    past = read_past(Run(run_dir))
-    withdraw(tables_of(run_dir), past.failed(wanted.again))
     run = Run(run_dir)
     past = read_past(run)
+    if again := past.failed(wanted.again):
+        withdraw(tables_of(run_dir), again)
+        past = read_past(run)
     left = going_on(batch.agents, past, loaded.workload.agent.attempts)
     if not left:
         return _finished(run_dir, past, batch, console)

@@ -14,7 +14,7 @@ from rich.console import Console
 from concur_batch.agent.increment import rewriting
 from concur_batch.agent.prompting import initial_messages, observation_role
 from concur_batch.agent.tokenizer import Tokenizer, TokenizerError, load_tokenizer
-from concur_batch.cli.drive import Drive, check_sandbox, drive, holding, told
+from concur_batch.cli.drive import Drive, check_sandbox, drive, end_dead_runs, holding, told
 from concur_batch.cli.refusal import refuse
 from concur_batch.driver.directory import make_run_directory
 from concur_batch.driver.plan import Batch, make_batch
@@ -94,6 +94,7 @@ def _run(
         mend = "give a URI that can be written, and the credentials in the environment"
         raise InputError([loaded.source.problem(("storage",), str(error), mend)]) from None
     manifest = {**told(loaded, batch), "template_rewrites_history": rewrites, "tables": tables}
+    end_dead_runs(console)
     with holding(run_dir) as held:
         assert held, "it is new"
         return drive(Drive(loaded, batch.agents, run_dir, manifest), ray_address, console, as_json)

@@ -28,8 +28,8 @@ def server_config(
 ) -> ServerConfig:
     """What is served for a workload's engine; with `chat`, a model that answers anybody instead of the engine's own.
 
-    Here, and nowhere else, sizes (EngineConfig) and costs (CostModel) come into a server. Raises pydantic's
-    ValidationError where they do not go together.
+    Sizes (EngineConfig) and costs (CostModel) are the engine's own. Raises pydantic's ValidationError where they do not
+    go together.
     """
     synthetic = engine.synthetic
     return ServerConfig(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,7 @@ import pytest
 from concur_batch.trace.reading import Run
 from tests.run.command import Running, concur, rows_so_far, synthetic_workload, wait_for
 from tests.run.nodes import ray_nodes
-from tests.s3_server import ENV, Server, s3_server
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENV.items():
-            patch.setenv(name, value)
-        with s3_server() as server:
-            server.make_bucket("bucket")
-            yield server
+from tests.s3_server import Server
 
 
 def test_nodes_that_share_no_disk_share_the_tables(s3: Server, tmp_path: Path) -> None:

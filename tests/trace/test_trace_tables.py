@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,7 @@ from concur_batch.trace.reading import Run
 from concur_batch.trace.recorder import Recorder
 from concur_batch.trace.tables import Tables, tables_of, tables_uri
 from concur_batch.trace.writer import Writer, recover
-from tests.s3_server import ENV, Server, s3_server
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Server]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ENV.items():
-            patch.setenv(name, value)
-        with s3_server() as server:
-            server.make_bucket("bucket")
-            yield server
+from tests.s3_server import Server
 
 
 @pytest.fixture

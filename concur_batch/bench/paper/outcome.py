@@ -9,12 +9,11 @@ from typing import Any
 from concur_batch.bench.batch import BatchResult
 from concur_batch.bench.paper.cells import Cell
 from concur_batch.bench.plan import Plan
-from concur_batch.bench.same_work import COUNTS
+from concur_batch.bench.same_work import work_of
 from concur_batch.control.law import Branch
 
 Row = Mapping[str, Any]
 
-_WORK = ("task_id", "sample", "final", "status", *COUNTS)
 _SERIES = ("seconds", "usage", "occupancy", "hit_rate", "window_after", "finished")
 
 
@@ -90,7 +89,7 @@ def outcome_of(cell: Cell, plans: Sequence[Plan], result: BatchResult) -> Outcom
         engine_seconds=lives - waiting - tools,
         increases=sum(row["branch"] == Branch.GROW for row in result.control),
         cuts=sum(row["branch"] == Branch.CUT for row in result.control),
-        work=[{name: row[name] for name in _WORK} for row in result.agents],
+        work=work_of(result.agents),
         series=[{name: row[name] for name in _SERIES} for row in result.control],
     )
 
