@@ -40,8 +40,7 @@ def run(
     replay: Annotated[
         Path | None,
         typer.Option(
-            help="Replay the agents of this run, or of a file of `replay-from`: the same lengths, observations and tool "
-            "times.",
+            help="Replay the agents of this run, or file of `replay-from`: the same lengths, observations and tool times.",
             metavar="RUN|FILE",
         ),
     ] = None,

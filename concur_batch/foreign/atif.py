@@ -16,8 +16,8 @@ _APPENDS = ("", "append")
 
 
 def read_atif(document: Mapping[str, Any], name: str) -> Trajectory:
-    """`name` is for one that does not name itself. A step's moment is that of its record: the time to the next one holds
-    a generation beside the tools. Raises Unfit."""
+    """`name` is for one that does not name itself. The time from a step to the next one holds a generation
+    beside the tools. Raises Unfit."""
     steps = mappings(document["steps"])
     moments = [*(_seconds_at(step.get("timestamp")) for step in steps), None]
     entries = [

@@ -37,7 +37,7 @@ class Unreadable:
 
 
 def read_file(path: Path) -> Iterator[Document | Unreadable]:
-    """The values of a file: one a line where its name ends in .jsonl, else one. Nothing that is wrong with it raises."""
+    """The values of a file: one a line where its name ends in .jsonl, else one. Nothing wrong with it raises."""
     where, stem = (text.encode(errors="replace").decode() for text in (shown_path(path), path.name))
     for suffix in _SUFFIXES:
         stem = stem.removesuffix(suffix)

@@ -1,4 +1,4 @@
-"""Trajectories to replay as one Parquet file, which `concur replay-from` writes and a workload names: a row an agent."""
+"""Trajectories to replay as a Parquet file, which `concur replay-from` writes and a workload names: a row an agent."""
 
 from __future__ import annotations
 

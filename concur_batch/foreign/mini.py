@@ -9,7 +9,17 @@ from typing import Any
 
 from concur_batch.agent.spec import Ending
 from concur_batch.foreign.entries import Asked, Entry, turns_of
-from concur_batch.foreign.fields import json_of, mapping, mappings, name_of, number, small_int, string, text_of, tools_of
+from concur_batch.foreign.fields import (
+    json_of,
+    mapping,
+    mappings,
+    name_of,
+    number,
+    small_int,
+    string,
+    text_of,
+    tools_of,
+)
 from concur_batch.foreign.messages import FINISHED, entry_of
 from concur_batch.foreign.trajectory import Trajectory, Unfit
 
@@ -41,8 +51,8 @@ def _entry(message: Mapping[str, Any]) -> Entry:
     if isinstance(message.get("output"), list):
         return _response(mappings(message["output"]), at_seconds)
     if message.get("type") == "function_call_output":
-        call_id = name_of(message.get("call_id"))
-        return Entry("tool", text_of(message.get("output")), call_id=call_id, at_seconds=at_seconds, exit_code=exit_code)
+        output, call_id = text_of(message.get("output")), name_of(message.get("call_id"))
+        return Entry("tool", output, call_id=call_id, at_seconds=at_seconds, exit_code=exit_code)
     entry = entry_of(message, at_seconds, exit_code)
     if entry.role == "assistant" and not entry.asked:  # the commands stand in the text
         commands = [string(action.get("command")) for action in mappings(extra.get("actions"))]

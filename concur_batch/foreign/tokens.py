@@ -1,5 +1,5 @@
-"""A foreign trajectory in the tokens of the model that is to replay it: what comes before each turn, and how many tokens
-the turn then has. Pure."""
+"""A foreign trajectory in the tokens of the model that is to replay it: what comes before each turn, and how long its
+output is. Pure."""
 
 from __future__ import annotations
 

@@ -184,7 +184,9 @@ def test_what_cannot_be_replayed_has_a_reason(document: Any, reason: str) -> Non
 
 
 _SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, width=32) | st.text()
-_JSON = st.recursive(_SCALARS, lambda under: st.lists(under, max_size=4) | st.dictionaries(st.text(), under, max_size=4))
+_JSON = st.recursive(
+    _SCALARS, lambda under: st.lists(under, max_size=4) | st.dictionaries(st.text(), under, max_size=4)
+)
 _KEYS = st.sampled_from(
     ["role", "content", "tool_calls", "id", "function", "name", "arguments", "extra", "timestamp", "actions", "command",
      "output", "type", "call_id", "text", "summary", "source", "message", "observation", "results", "metrics", "tools",

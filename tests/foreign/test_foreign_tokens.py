@@ -24,6 +24,7 @@ from tests.agent.agent_models import demo_tokenizer
 from tests.agent.agent_templates import CHATML_ANY_ROLE, DROPS_REASONING, STRICT, TRIMS_AND_QUOTES
 
 TOKENIZER = load_tokenizer(DEMO)
+NAMES = ("mini_text.traj.json", "mini_tools.traj.json", "mini_responses.traj.json", "atif.json")
 SEARCH = {"type": "function", "function": {"name": "search", "description": "d", "parameters": {"type": "object"}}}
 
 
@@ -105,7 +106,7 @@ def test_what_agents_share_is_shared_in_ids() -> None:
 
 
 @pytest.mark.parametrize("template", [CHATML_ANY_ROLE, DROPS_REASONING, STRICT, TRIMS_AND_QUOTES])
-@pytest.mark.parametrize("name", ["mini_text.traj.json", "mini_tools.traj.json", "mini_responses.traj.json", "atif.json"])
+.mark.parametrize("name", NAMES)
 def test_every_format_fits_templates_of_other_makes(template: str, name: str) -> None:
     """Without a system role, without a tool's, with roles that must alternate."""
     tokenizer = demo_tokenizer(template)
@@ -216,6 +217,6 @@ def test_a_real_models_template_takes_every_format() -> None:
     if not smollm.is_dir():
         pytest.skip("smollm2-135m is not here: run make sglang-cpu")
     tokenizer = load_tokenizer(smollm)
-    for name in ("mini_text.traj.json", "mini_tools.traj.json", "mini_responses.traj.json", "atif.json"):
+    for name in NAMES:
         for trajectory in trajectories(name):
             assert all(len(ids) > 1 for ids in ids_of(trajectory, tokenizer))
