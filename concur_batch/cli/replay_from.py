@@ -57,6 +57,7 @@ class _Account:
         self.seconds += [exchange.result.seconds for step in steps for exchange in step.exchanges]
 
     def skip(self, where: str, reason: str) -> None:
+        reason = " ".join(reason.split())  # of a template, or of the system
         self.skipped[reason] += 1
         self.first.setdefault(reason, where)
 
