@@ -51,8 +51,9 @@ ALLOWED = {
     "doctor": {"agent", "driver", "engine"},
     "bench": {"agent", "control", "engine", "report", "simulator", "trace", "workload"},
     "foreign": {"agent", "engine", "trace", "workload"},
-    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "foreign", "report", "simulator", "trace", "workload"},
-}
+    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "foreign", "report", "simulator", "trace",
+            "workload"},
+}  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[str]:

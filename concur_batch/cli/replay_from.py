@@ -196,7 +196,7 @@ def _check_output(output: Path, files: Sequence[Path]) -> None:
 
 
 def _span(text: str) -> tuple[float, float]:
-    least, colon, most = text.partition(":")
+    least, _, most = text.partition(":")
     try:
         span = float(least), float(most)
     except ValueError:

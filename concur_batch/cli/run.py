@@ -40,7 +40,7 @@ def run(
     replay: Annotated[
         Path | None,
         typer.Option(
-            help="Replay the agents of this run, or file of `replay-from`: the same lengths, observations and tool times.",
+            help="Replay the agents of this run, or file of `replay-from`: the same lengths, observations and times.",
             metavar="RUN|FILE",
         ),
     ] = None,

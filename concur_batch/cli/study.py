@@ -43,8 +43,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Source:
-    """Where all settings of a study come from: a workload file, or a recorded run, or both; `run` is replayed, and may be
-    a file of trajectories."""
+    """Where all settings of a study come from: a workload file, or a recorded run, or both; `run` is replayed, and
+    may be a file of trajectories."""
 
     file: Path | None
     run: Path | None

@@ -82,8 +82,11 @@ def _calls(said: Entry, answers: Sequence[Entry]) -> tuple[Call, ...]:
     calls = []
     for asked in said.asked:
         found = by_id[asked.id] if asked.id in by_id else next(by_place, None)
-        told = () if found is None else (answers[found].content, seconds[found], answers[found].exit_code)
-        calls.append(Call(asked.name, asked.arguments, *told, written=asked.written))
+        if found is None:
+            calls.append(Call(asked.name, asked.arguments, written=asked.written))
+        else:
+            told = answers[found].content, seconds[found], answers[found].exit_code
+            calls.append(Call(asked.name, asked.arguments, *told, asked.written))
     return tuple(calls)
 
 

@@ -108,7 +108,7 @@ def test_what_agents_share_is_shared_in_ids() -> None:
 
 
 @pytest.mark.parametrize("template", [CHATML_ANY_ROLE, DROPS_REASONING, STRICT, TRIMS_AND_QUOTES])
-.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_format_fits_templates_of_other_makes(template: str, name: str) -> None:
     """Without a system role, without a tool's, with roles that must alternate."""
     tokenizer = demo_tokenizer(template)
