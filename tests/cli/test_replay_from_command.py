@@ -84,7 +84,7 @@ def test_a_person_is_told_what_there_is_and_how_to_go_on(place: Path) -> None:
     assert lines[1].endswith("; ids as recorded for 0 agents, made from texts for 8")
     assert lines[2] == (
         "calls: 3 measured, 2 from step to step, with a generation in them, 7 told by no file and drawn from 1:1 s; "
-        "median 1 s, longest 6.5 s"
+        "median 1 s, longest 1.5 s"
     )
     assert lines[3] == "skipped 1: messages.jsonl:5: it shows images, and a replay sends texts"
     assert lines[-2:] == [

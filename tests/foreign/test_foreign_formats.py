@@ -47,7 +47,7 @@ def test_mini_swe_agent_with_tools_and_moments() -> None:
     lines, failed = first.calls
     assert (lines.arguments, lines.exit_code, lines.written) == ('{"command": "wc -l README.md"}', 0, True)
     assert (failed.exit_code, failed.output) == (1, "<returncode>1</returncode>\n<output>\n</output>")
-    assert seconds(found.turns) == [[0.25, 2.0], [None]]
+    assert seconds(found.turns) == [[0.25, 1.0], [None]]
     assert [message["role"] for message in second.before] == ["tool", "tool"]
     assert [message["name"] for message in second.before] == ["bash", "bash"]
     assert second.calls == (Call("bash", '{"command":"true"}', written=False),)  # it stands in the text, fenced
@@ -57,7 +57,7 @@ def test_mini_swe_agent_in_the_protocol_of_responses() -> None:
     (found,) = trajectories("mini_responses.traj.json")
     first, second = found.turns
     assert (first.reasoning, first.content, second.content) == ("Count them.", "I count.", "42")
-    assert [(call.name, call.output, call.seconds) for call in first.calls] == [("bash", "42 README.md", 3.5)]
+    assert [(call.name, call.output, call.seconds) for call in first.calls] == [("bash", "42 README.md", 1.5)]
     assert second.before == ({"role": "tool", "content": "42 README.md", "name": "bash"},)
     assert found.ending == Ending("finished", "answer", answer="42")
 
@@ -94,7 +94,7 @@ def test_atif_and_the_helper_that_it_embeds() -> None:
         ('{"query":"volume"}', "1.5M shares"),
     ]
     assert stocks.timing == "between_steps"
-    assert seconds(stocks.turns) == [[0.0, 6.5], [None], []]
+    assert seconds(stocks.turns) == [[0.0, 1.5], [None], []]
     assert [message["content"] for message in second.before] == ["1.5M shares", "It is $185.35."]
     assert [(message["role"], message["content"]) for message in third.before] == [
         ("tool", ""),

@@ -191,7 +191,7 @@ def test_seconds_are_those_of_the_file_and_else_drawn_by_name_and_seed() -> None
     (tools,) = trajectories("mini_tools.traj.json")
     replayed = agent(tools)
     waits = [[exchange.result.seconds for exchange in step.exchanges] for step in steps(replayed.agent)]
-    assert waits[0] == [0.25, 2.0]
+    assert waits[0] == [0.25, 1.0]
     assert 1.0 <= waits[1][0] <= 2.0
     assert replayed.timings == (("measured", "measured"), ("drawn",))
     results = [exchange.result for exchange in steps(replayed.agent)[0].exchanges]
