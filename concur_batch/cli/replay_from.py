@@ -70,7 +70,7 @@ def replay_from(
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Trajectories of mini-swe-agent (.traj.json), ATIF, or `messages` (.jsonl); .gz too.", metavar="FILE…"
+            help="Trajectories of mini-swe-agent (.traj.json), ATIF, or `messages` (.jsonl); .gz too.", metavar="FILE"
         ),
     ],
     model: Annotated[

@@ -56,6 +56,12 @@ def test_foreign_agents_are_replayed_as_they_were(tmp_path: Path) -> None:
             for row, step in zip(own, steps, strict=True)
         )
 
+    # Where the file stands decides nothing.
+    moved = replay.rename(tmp_path / "moved.parquet")
+    resumed = concur("resume", run.path, "--set", f"replay.file={moved}")
+    assert resumed.exit_code == 0, resumed.output
+    assert "all 8 agents have ended" in resumed.output
+
     # The run is one like any other, which can be replayed itself.
     again = concur("run", "--replay", run.path, "--dry-run", "--json")
     assert again.exit_code == 0, again.output
