@@ -31,6 +31,8 @@ PURE = [
     *[f"bench/paper/{name}.py" for name in
       ("aims", "cells", "outcome", "page", "published", "results", "tables", "transfer")],
     "trace/merging.py",
+    *[f"foreign/{path.name}" for path in (PACKAGE / "foreign").glob("*.py")
+      if path.name not in ("documents.py", "file.py")],
     "workload/schema.py", "workload/change.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
     *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
       if path.name not in ("driver.py", "openai.py", "routes.py", "server.py", "service.py", "sse.py")],
@@ -45,11 +47,13 @@ ALLOWED = {
     "workload": {"agent", "engine", "simulator", "trace"},
     "agent": {"control", "engine", "hub", "trace", "workload"},
     "report": {"driver", "trace"},
-    "driver": {"agent", "control", "engine", "simulator", "trace", "workload"},
+    "driver": {"agent", "control", "engine", "foreign", "simulator", "trace", "workload"},
     "doctor": {"agent", "driver", "engine"},
     "bench": {"agent", "control", "engine", "report", "simulator", "trace", "workload"},
-    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "report", "simulator", "trace", "workload"},
-}
+    "foreign": {"agent", "engine", "trace", "workload"},
+    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "foreign", "report", "simulator", "trace",
+            "workload"},
+}  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -124,6 +124,11 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> list[int]:
     return [token for ids in encoded for token in ids]
 
 
+def written(message: Mapping[str, Any], *, opened: bool) -> list[Piece]:
+    """What the model has written for a message with all its calls. `opened`: the prompt ends inside <think> already."""
+    return [*_reasoning(message, opened=opened), *_said(message, message.get("tool_calls") or ())]
+
+
 def _reasoning(message: Mapping[str, Any], *, opened: bool) -> Iterator[Piece]:
     """What a server has parted from the content. `opened`: the prompt ends inside <think> already."""
     reasoning = message.get("reasoning_content") or message.get("reasoning")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from concur_batch.agent.template import Message
+from concur_batch.agent.template import Message, Tools
 from tools_env.spec import ToolResult, ToolSpec
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def initial_messages(
         if template.takes_tools:
             tools = schemas
         else:
-            section = _HERMES.format(schemas="\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas))
+            section = tools_section(schemas)
     elif format == "react":
         section = _REACT.format(tools="\n".join(map(_line, specs)))
     else:
@@ -93,6 +93,11 @@ def initial_messages(
     if not template.takes_system:
         return [{"role": "user", "content": f"{told}\n\n{user}"}], tools
     return [{"role": "system", "content": told}, {"role": "user", "content": user}], tools
+
+
+def tools_section(schemas: Tools) -> str:
+    """The section of a system prompt that tells of tools where the template shows none."""
+    return _HERMES.format(schemas="\n".join(json.dumps(schema, ensure_ascii=False) for schema in schemas))
 
 
 def offered_tools(specs: Sequence[ToolSpec], format: Format) -> list[dict[str, Any]] | None:

@@ -27,6 +27,8 @@ from concur_batch.doctor.machine import inspect_machine
 from concur_batch.doctor.tokenizer import inspect_tokenizer
 from concur_batch.driver.driver import AGENTS_PER_HOST
 from concur_batch.engine.pools import EngineKind
+from concur_batch.foreign.file import count_agents
+from concur_batch.trace.files import TraceError
 from concur_batch.trace.reading import Run
 from concur_batch.workload.dryrun import tool_specs
 from concur_batch.workload.errors import InputError, shown_path
@@ -84,6 +86,8 @@ def doctor(
         patient = _Patient() if workload is None else _of_workload(load(workload))
     except InputError as error:
         refuse(str(error), 2)
+    except TraceError as error:
+        refuse(f"concur: {error}", 2)
     if engine is not None:
         patient = replace(patient, urls=(engine.rstrip("/"),), kind=cast(EngineKind | None, kind), unasked=None)
     if tokenizer is not None:
@@ -135,6 +139,8 @@ def _agents(loaded: Loaded) -> int:
     assert workload.replay is not None, "a workload has tasks or a replay"
     if workload.replay.synthetic is not None:
         return workload.replay.synthetic.agents
+    if workload.replay.file is not None:
+        return count_agents(workload.replay.file)
     assert workload.replay.run is not None, "a replay has one source"
     return int(Run(workload.replay.run).manifest["agents"])
 

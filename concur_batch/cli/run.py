@@ -39,7 +39,10 @@ def run(
     ] = None,
     replay: Annotated[
         Path | None,
-        typer.Option(help="Replay this run's agents: the same lengths, observations and tool times.", metavar="RUN"),
+        typer.Option(
+            help="Replay the agents of this run, or file of `replay-from`: the same lengths, observations and times.",
+            metavar="RUN|FILE",
+        ),
     ] = None,
     ray_address: Annotated[
         str | None, typer.Option(help="Join this Ray cluster instead of starting one. [env: RAY_ADDRESS]")

@@ -47,7 +47,7 @@ def simulate(
     ] = None,
     from_: Annotated[
         Path | None,
-        typer.Option("--from", help="Take lengths and tool times from this recorded run.", metavar="RUN"),
+        typer.Option("--from", help="Take lengths and tool times from this recorded run, or file.", metavar="RUN|FILE"),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help=f"Draw the load so many times. Default: {_SEEDS}.", metavar="N")
@@ -66,7 +66,7 @@ def simulate(
         source = Source(workload, from_, tuple(set_ or ()))
         study = Study.of(source, policy or [], [read_sweep(text) for text in sweep or ()])
         if seeds is not None and not study.drawn:
-            refuse("concur: --seeds: a recorded run has one load; leave it out", 2)
+            refuse("concur: --seeds: what is recorded has one load; leave it out", 2)
         outcome = study.simulated(seeds or _SEEDS)
     except InputError as error:
         refuse(str(error), 2)

@@ -21,6 +21,7 @@ from concur_batch.bench.prediction import Prediction
 from concur_batch.bench.simulations import Simulation, simulate_all
 from concur_batch.bench.variation import Variation, perturbed, seeded
 from concur_batch.driver.replay import recorded_agents
+from concur_batch.foreign.file import read_agents
 from concur_batch.trace.reading import Run
 from concur_batch.workload.drawn import drawn_task
 from concur_batch.workload.errors import InputError, Problem
@@ -42,7 +43,8 @@ class Case:
 
 @dataclass(frozen=True)
 class Source:
-    """Where all settings of a study come from: a workload file, or a recorded run, or both; `run` is replayed."""
+    """Where all settings of a study come from: a workload file, or a recorded run, or both; `run` is replayed, and
+    may be a file of trajectories."""
 
     file: Path | None
     run: Path | None
@@ -116,7 +118,8 @@ class Study:
     @property
     def drawn(self) -> bool:
         """Whether another seed would draw another load."""
-        return self.recording is None
+        replay = self.cases[0].loaded.workload.replay
+        return replay is None or replay.synthetic is not None
 
     def simulated(self, seeds: int) -> Outcome:
         """Simulate every case under every variation. Raises InputError, and RuntimeError where agents wait for ever."""
@@ -170,6 +173,8 @@ class Study:
                 mend = "give a run whose agents have ended"
                 raise InputError([loaded.source.problem(("replay", "run"), reason, mend)])
             return replayed_load(agents[: replay.limit])
+        if replay is not None and replay.file is not None:
+            return replayed_load(read_agents(replay.file)[: replay.limit])
         if replay is not None:
             assert replay.synthetic is not None, "a replay has one source"
             names = [agent_id(drawn_task(number), 0) for number in range(replay.synthetic.agents)]

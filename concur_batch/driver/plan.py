@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from concur_batch.agent.encoding import Tokenizer
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.member import Traits
 from concur_batch.driver.replay import drawn_agents, recorded_agents, trajectories_digest
+from concur_batch.foreign.file import read_agents, tokenizer_digest, tokenizer_of
+from concur_batch.trace.files import TraceError
 from concur_batch.trace.reading import Run
 from concur_batch.workload.checks import check_of
 from concur_batch.workload.errors import InputError
@@ -42,6 +45,8 @@ def make_batch(loaded: Loaded, tokenizer: Tokenizer) -> Batch:
     note = None
     if section.synthetic is not None:
         agents = drawn_agents(section.synthetic, tokenizer)
+    elif section.file is not None:
+        agents = _foreign_agents(loaded, section.file)
     else:
         assert section.run is not None, "a replay has one source"
         agents, left_out = recorded_agents(Run(section.run))
@@ -52,6 +57,19 @@ def make_batch(loaded: Loaded, tokenizer: Tokenizer) -> Batch:
             raise InputError([loaded.source.problem(("replay", "run"), reason, "give a run whose agents have ended")])
     agents = agents[: section.limit]
     return Batch(agents, [], trajectories_digest(agents), note)
+
+
+def _foreign_agents(loaded: Loaded, file: Path) -> list[AgentSpec]:
+    """Those of a file of `concur replay-from`. Raises InputError."""
+    try:
+        if tokenizer_of(file) != tokenizer_digest(loaded.workload.model.tokenizer):
+            reason = f"the token ids of {file.name} are not of this tokenizer"
+            mend = "make it anew: `concur replay-from … --model` this directory"
+            raise InputError([loaded.source.problem(("model", "tokenizer"), reason, mend)])
+        return read_agents(file)
+    except TraceError as error:
+        mend = "give a file that `concur replay-from` has made"
+        raise InputError([loaded.source.problem(("replay", "file"), str(error), mend)]) from None
 
 
 def make_agents(section: Tasks, verify: Sequence[Verify], tasks: Sequence[Task]) -> list[AgentSpec]:

@@ -39,12 +39,13 @@ def draw(section: Trajectories, number: int) -> Drawn:
     turns = []
     for index in range(count):
         new_tokens = rng.randint(*(section.observation_tokens if index else section.prompt_tokens))
-        tool_seconds = _log_uniform(rng, section.tool_seconds)
+        tool_seconds = log_uniform(rng, section.tool_seconds)
         last = index + 1 == count
         turns.append(DrawnTurn(new_tokens, rng.randint(*section.output_tokens), None if last else tool_seconds))
     return Drawn(tuple(turns), ids_seed)
 
 
-def _log_uniform(rng: random.Random, span: tuple[float, float]) -> float:
+def log_uniform(rng: random.Random, span: tuple[float, float]) -> float:
+    """A number between these two, 0 where both are."""
     low, high = span
     return math.exp(rng.uniform(math.log(low), math.log(high))) if high else 0.0

@@ -48,6 +48,7 @@ _RUNTIME = (
     "tasks.id",
     "tasks.files",
     "tasks.limit",
+    "replay.file",
 )
 
 # What an identity has digests of, by the keys that say where it comes from.

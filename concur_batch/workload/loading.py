@@ -63,10 +63,13 @@ def load_replay(
     needed: Container[str] | None = None,
     option: str = "--replay",
 ) -> Loaded:
-    """The same to replay a run's agents under this workload file, or under the run's own workload where it is None.
+    """The same to replay a run's agents under this workload file, or under the run's own workload where it is None; or
+    those of a file of `concur replay-from`, which has no workload of its own.
 
     Raises InputError with everything that is wrong, also where `run`, which `option` named, is no run's directory.
     """
+    if run.is_file():
+        return _load_file(path, run, overrides, needed, option)
     try:
         manifest = read_manifest(run)
     except TraceError as error:
@@ -77,11 +80,27 @@ def load_replay(
         source.value["model"] = {**source.value["model"], "tokenizer": str((run / "model").resolve())}
     else:
         source, base_dir = _read(path)
-    for key in ("tasks", "verify"):
-        source.value.pop(key, None)
-        source.forget((key,))
-    source.value["replay"] = {"run": str(run.resolve())}
+    _replay(source, "run", run)
     return _load(source, path, base_dir, overrides, needed)
+
+
+def _load_file(
+    path: Path | None, file: Path, overrides: Sequence[str], needed: Container[str] | None, option: str
+) -> Loaded:
+    if path is None:
+        reason = f"{shown_path(file)} is a file, whose trajectories name no model and no engine"
+        raise InputError([Problem(option, None, "", reason, "give a WORKLOAD.YAML with it, or a run's directory")])
+    source, base_dir = _read(path)
+    _replay(source, "file", file)
+    return _load(source, path, base_dir, overrides, needed)
+
+
+def _replay(source: Source, key: str, path: Path) -> None:
+    """Let the workload replay what is there, instead of its tasks."""
+    for block in ("tasks", "verify"):
+        source.value.pop(block, None)
+        source.forget((block,))
+    source.value["replay"] = {key: str(path.resolve())}
 
 
 def load_again(run: Path, manifest: Mapping[str, Any], control: AnyControl | None, overrides: Sequence[str]) -> Loaded:

@@ -56,7 +56,7 @@ def _missing(path: KeyPath, value: str) -> tuple[str, str] | None:
             if place.suffix.lower() not in TASK_SUFFIXES:
                 return f"{place.name} is no kind of task file", f"give a file which ends in {', '.join(TASK_SUFFIXES)}"
             return _missing_file(place)
-        case ("agent", "system_file") | ("engine", "script"):
+        case ("agent", "system_file") | ("engine", "script") | ("replay", "file"):
             return _missing_file(place)
         case ("replay", "run"):
             if not (place / MANIFEST).is_file():

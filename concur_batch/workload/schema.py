@@ -99,13 +99,14 @@ class Replay(Section):
     forced, observations and tool times are as recorded, and histories go on with the ids that the engine makes."""
 
     run: Path | None = Field(None, description="A run's directory: its agents are replayed.")
+    file: Path | None = Field(None, description="A file that `concur replay-from` has made, instead of `run`.")
     synthetic: Synthetic | None = Field(None, description="Drawn trajectories, instead of `run`.")
     limit: Count | None = Field(None, description="Replay only the first so many agents.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Replay:
-        if (self.run is None) == (self.synthetic is None):
-            raise ValueError("needs exactly one of `run` and `synthetic`; give `run` to replay a recorded run")
+        if sum(source is not None for source in (self.run, self.file, self.synthetic)) != 1:
+            raise ValueError("needs exactly one of `run`, `file` and `synthetic`; give `run` to replay a recorded run")
         return self
 
 

@@ -187,7 +187,7 @@ def test_what_is_no_run_and_what_is_missing_is_refused(run_dir: Path, tmp_path: 
     assert gone.exit_code == 2
     assert gone.stderr.startswith("--from: not a run directory")
     assert simulate("--from", run_dir, "--seeds", 2).stderr == (
-        "concur: --seeds: a recorded run has one load; leave it out\n"
+        "concur: --seeds: what is recorded has one load; leave it out\n"
     )
     silent = RecordedAgents(2, 3, EngineConfig(pool_tokens=POOL_TOKENS), COST).write(tmp_path / "short", POOL_TOKENS)
     done = simulate("--from", silent)
