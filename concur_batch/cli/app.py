@@ -9,12 +9,15 @@ from concur_batch.cli.bench import bench
 from concur_batch.cli.ctl import ctl
 from concur_batch.cli.doctor import doctor
 from concur_batch.cli.explain import explain
+from concur_batch.cli.inspect import inspect
+from concur_batch.cli.ls import ls
 from concur_batch.cli.ps import ps
 from concur_batch.cli.resume import resume
 from concur_batch.cli.run import run
 from concur_batch.cli.schema import schema
 from concur_batch.cli.serve_sim import serve_sim
 from concur_batch.cli.simulate import simulate
+from concur_batch.cli.stats import stats
 
 app = typer.Typer(
     name="concur",
@@ -23,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (run, resume, simulate, ps, audit, explain, doctor, serve_sim, schema):
+for verb in (run, resume, simulate, ls, ps, inspect, stats, audit, explain, doctor, serve_sim, schema):
     app.command()(verb)
 app.add_typer(ctl)
 app.add_typer(bench)

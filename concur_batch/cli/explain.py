@@ -23,7 +23,7 @@ def explain(
         found = Run(run)
         of_agent = pc.field("agent_id") == agent
         attempts, turns, tools = (
-            found.table(name, filter=of_agent).to_pylist() for name in ("agents", "turns", "tools")
+            found.table(name, filter=of_agent, few=True).to_pylist() for name in ("agents", "turns", "tools")
         )
         if not attempts and not turns:
             known = sorted(set(found.table("turns", columns=["agent_id"])["agent_id"].to_pylist()))
