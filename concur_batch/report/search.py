@@ -10,6 +10,7 @@ from rich.text import Text
 
 from concur_batch.report.pattern import Pattern
 from concur_batch.report.printable import one_line, printable
+from concur_batch.report.text import counted
 from concur_batch.report.trajectory import argument_texts, parsed, said
 
 Row = Mapping[str, Any]
@@ -48,7 +49,7 @@ def findings_lines(rows: Sequence[Row], pattern: Pattern) -> Iterator[Text]:
         place = Text.assemble((names["agent_id"], "cyan"), f"{attempt}{turn}", (f" {names['where']}: ", "dim"))
         yield place.append_text(_marked(row, pattern))
     agents = len({row["agent_id"] for row in rows})
-    yield Text(f"{len(rows):,} lines of {agents:,} agents", style="bold")
+    yield Text(f"{counted(len(rows), 'line')} of {counted(agents, 'agent')}", style="bold")
 
 
 def _of_turns(turns: Iterable[Row], form: str) -> Iterator[tuple[tuple[Any, ...], str, str]]:

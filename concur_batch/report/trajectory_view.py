@@ -10,6 +10,7 @@ from rich.text import Text
 
 from concur_batch.report.pattern import Pattern
 from concur_batch.report.printable import all_printable, one_line
+from concur_batch.report.text import counted
 from concur_batch.report.trajectory import Row, argument_texts
 
 # Of a longer text, so many lines at its beginning and its end, and so many characters of a line.
@@ -116,8 +117,8 @@ def _head(picture: Row) -> Iterator[Text]:
         yield _labelled("time", _times(picture))
     yield _labelled(
         "turns",
-        f"{_count(sums['turns'], 'turn')}, {_count(sums['tool_calls'], 'call')}, {sums['malformed_turns']} malformed, "
-        f"{_count(sums['pauses'], 'pause')}",
+        f"{counted(sums['turns'], 'turn')}, {counted(sums['tool_calls'], 'call')}, {sums['malformed_turns']} malformed, "
+        f"{counted(sums['pauses'], 'pause')}",
     )
     context = "" if agent is None else f"; {agent['context_tokens']:,} in the whole history"
     yield _labelled("tokens", f"{sums['output_tokens'] or 0:,} out on {_prompt(sums)}{context}")
@@ -174,7 +175,8 @@ def _turn(turn: Row, before: Row | None, form: str, writer: _Writer) -> Iterator
         *([turn["action"]] if turn["action"] != "calls" else []),
     ]
     began = f"  {turn['started_seconds']:.2f} s"
-    yield _Line(Text.assemble((f"turn {turn['turn']}", "bold"), (began, "dim"), f"  {' · '.join(facts)}"))
+    told = one_line(" · ".join(facts))
+    yield _Line(Text.assemble((f"turn {turn['turn']}", "bold"), (began, "dim"), f"  {told}"))
     if turn["told"] is not None:
         yield from writer.some(_PROMPT, turn["told"])
     elif turn["turn"] == 0:
@@ -230,9 +232,6 @@ def _end(label: str, text: str, writer: _Writer) -> Iterator[_Line]:
     yield _Line(Text(label, style="bold"))
     yield from writer.some(_TOOL if label == "check" else _MODEL, text)
 
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _moved(before: Row, turn: Row) -> bool:
