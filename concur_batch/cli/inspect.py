@@ -101,7 +101,8 @@ def _show(run: Run, wanted: _Wanted, as_json: bool) -> None:
     if wanted.attempt is not None and wanted.attempt not in known:
         refuse(f"concur: --attempt {wanted.attempt}: {name} has {', '.join(map(str, known))}", 2)
     attempt = attempt if wanted.attempt is None else wanted.attempt
-    notes, reading = [], None
+    notes: list[str] = []
+    reading: Reading | None = None
     try:
         vocabulary = Vocabulary(run.path / "model")
         reading = Reading(vocabulary.text, vocabulary.piece)
@@ -203,7 +204,8 @@ def _slice(given: str | None) -> slice:
     except ValueError:
         refuse(f"concur: --turn {given}: give a turn, 3 or -1, or a range of them, 2:5 or 8:", 2)
     if len(numbers) == 2:
-        return slice(*numbers)
+        first, last = numbers
+        return slice(first, last)
     (number,) = numbers
     assert number is not None, "it would have been refused"
     return slice(number, number + 1 or None)

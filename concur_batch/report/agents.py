@@ -67,7 +67,8 @@ def agents_view(run: str, total: int, begun: int, rows: Iterable[Row]) -> Group:
     rows = all_printable(list(rows))
     counts = Counter(row["status"] for row in rows)
     told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-    waiting = f"; {total - begun} have not begun" if total > begun else ""
+    left = total - begun
+    waiting = f"; {left} {'has' if left == 1 else 'have'} not begun" if left else ""
     table = columns(
         ("agent", "status", "reward", "turns", "calls", "out", "in", "context", "time", "why"),
         right=("reward", "turns", "calls", "out", "in", "context", "time"),

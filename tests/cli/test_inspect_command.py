@@ -46,7 +46,7 @@ def listed(*arguments: object) -> list[str]:
 
 def test_the_list_has_every_agent_that_has_begun(run_dir: Path) -> None:
     lines = told(run_dir)
-    assert lines[0] == "r1: 1 failed, 1 limit, 1 unfinished, 2 finished; 1 have not begun"
+    assert lines[0] == "r1: 1 failed, 1 limit, 1 unfinished, 2 finished; 1 has not begun"
     assert listed(run_dir) == ["sum/1", "list/0", "wait/0", "list/1", "sum/0"]
     assert listed(run_dir, "--failed") == ["sum/1"]
     assert listed(run_dir, "--status", "unfinished, limit", "--sort", "agent") == ["list/0", "wait/0"]
@@ -191,12 +191,10 @@ def on_a_terminal(*arguments: object, **env: str) -> str:
 
 
 def test_on_a_terminal_it_is_paged_in_colour_and_nothing_of_a_tools_output_acts(run_dir: Path, tmp_path: Path) -> None:
-    pager = tmp_path / "pager"
+    pager = tmp_path / "less"  # by its name it is known to show colours
     pager.write_text('#!/bin/sh\necho "PAGED $LESS"\nexec cat\n')
     pager.chmod(0o755)
-    link = tmp_path / "less"  # by its name it is known to show colours
-    link.symlink_to(pager)
-    env = {"PAGER": str(link), "LESS": "FRX"}
+    env = {"PAGER": str(pager), "LESS": "FRX"}
     shown = on_a_terminal(run_dir, "list/0", "--full", "--search", "/red|line 50/", **env)
     assert "PAGED FRX" in shown
     assert "\x1b[7m" in shown  # what is found is reversed

@@ -75,7 +75,7 @@ def test_the_list_in_the_terminal(tmp_path: Path) -> None:
 
 def test_a_run_itself_an_empty_directory_and_none(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a" / "r")
-    assert [*listed(run, tmp_path / "a")] == ["r"]
+    assert len(json.loads(concur("ls", run, tmp_path / "a", "--json").stdout)["runs"]) == 1
     (tmp_path / "empty").mkdir()
     assert concur("ls", tmp_path / "empty").stdout == f"no runs in {tmp_path / 'empty'}\n"
     done = concur("ls", tmp_path / "none")

@@ -28,7 +28,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Row:
 
 def test_what_there_is_of_a_run(found: Row) -> None:
     (run,) = found["runs"]
-    # Seven turns, one of them of an engine that tells no hits: 60 of 100 cached, 5 of 40 computed again.
+    # Of seven turns hits are told: 60 of 100 tokens cached, 5 of 40 computed again.
     assert {name: run[name] for name in ("run", "agents", "ended", "turns", "tool_calls", "input_tokens")} == {
         "run": "r1", "agents": 6, "ended": 4, "turns": 8, "tool_calls": 6, "input_tokens": 800
     }  # fmt: skip
@@ -86,7 +86,7 @@ def test_a_run_of_which_nothing_is_there_yet_has_no_figures(tmp_path: Path) -> N
     found = statistics([Run(tmp_path / "new")])
     assert set(map(tuple, found["distributions"].values())) == {(None,)}
     assert (found["runs"][0]["ended"], found["runs"][0]["cached_share"], found["runs"][0]["ends"]) == (0, None, [])
-    assert shown(found)[3].split() == ["agents", "0", "of", "6", "ended"]
+    assert shown(found)[4].split() == ["agents", "0", "of", "6", "ended"]
 
 
 def test_neither_ids_nor_texts_are_read(tmp_path: Path) -> None:
