@@ -83,7 +83,7 @@ def inspect(
         elif as_json:
             print(json.dumps({"run": found.manifest["run"], "agents": found.manifest["agents"], "listed": rows}))
         else:
-            page([agents_view(found.manifest["run"], found.manifest["agents"] - begun, rows)])
+            page([agents_view(found.manifest["run"], found.manifest["agents"], begun, rows)])
     except PatternError as error:
         refuse(f"concur: --search: {error}", 2)
     except TraceError as error:
@@ -114,7 +114,7 @@ def _show(run: Run, wanted: _Wanted, as_json: bool) -> None:
     if wanted.pattern is not None and as_json:
         of_attempt = [[row for row in rows if row["attempt"] == attempt] for rows in (ended, turns, tools)]
         numbers = {None, *(turn["turn"] for turn in picture["turns"])}
-        rows = [row for row in findings(wanted.pattern, *of_attempt, form) if row["turn"] in numbers]
+        rows = [row for row in findings(wanted.pattern, form, *of_attempt) if row["turn"] in numbers]
         print(json.dumps({"run": run.manifest["run"], "found": rows}))
     elif as_json:
         print(json.dumps(picture, default=str))
@@ -178,7 +178,7 @@ def _search(run: Run, pattern: Pattern, names: set[str], as_json: bool) -> None:
                       pattern.filter(field("output")) | pattern.filter(_unescaped(field("arguments"))))  # fmt: skip
     ends = run.table("agents", ["agent_id", "attempt", "error", "answer", "verify_output"])
     of_names = [[row for row in table.to_pylist() if row["agent_id"] in names] for table in (ends, turns, calls)]
-    rows = findings(pattern, *of_names, run.manifest["workload"]["agent"]["format"])
+    rows = findings(pattern, run.manifest["workload"]["agent"]["format"], *of_names)
     if as_json:
         print(json.dumps({"run": run.manifest["run"], "found": rows}))
     else:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-import typer
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -17,24 +16,17 @@ _LESS = "FRX"
 
 
 def page(parts: Iterable[RenderableType]) -> None:
-    """Print one after the other, made only as far as they are read. Lines are not wrapped, so that they can be copied;
-    $PAGER's own search and keys serve to move about."""
-    if sys.stdout.isatty():
-        os.environ.setdefault("LESS", _LESS)
-        typer.echo_via_pager(_rendered(parts))
+    """Print one after the other. Lines are not wrapped, so that they can be copied; on a terminal $PAGER's own keys
+    serve to move about and to search."""
+    if not sys.stdout.isatty():
+        _print(Console(width=PIPE_COLUMNS), parts)
         return
-    console = Console(width=PIPE_COLUMNS)
-    for part in parts:
-        _print(console, part)
-
-
-def _rendered(parts: Iterable[RenderableType]) -> Iterator[str]:
+    os.environ.setdefault("LESS", _LESS)
     console = Console()
+    with console.pager(styles=True):
+        _print(console, parts)
+
+
+def _print(console: Console, parts: Iterable[RenderableType]) -> None:
     for part in parts:
-        with console.capture() as capture:
-            _print(console, part)
-        yield capture.get()
-
-
-def _print(console: Console, part: RenderableType) -> None:
-    console.print(part, highlight=False, soft_wrap=isinstance(part, Text))
+        console.print(part, highlight=False, soft_wrap=isinstance(part, Text))

@@ -22,8 +22,8 @@ def passes(final: Iterable[Row]) -> dict[str, Any] | None:
     """From final rows of the table `agents`; None where no task has several samples, or rewards are not all 0 or 1.
 
     A sample is an agent with a reward, or one that the model itself has failed, which is not right; others say nothing
-    of the model, and are `left_out`. `at` has, for each k that is a power of two or the most samples of a task, the mean
-    over the tasks that have so many; `tasks` counts those.
+    of the model, and are `left_out`. `at` has, for each k that is a power of two or the most samples of a task, the
+    mean over the tasks that have so many; `tasks` counts those.
     """
     rows = list(final)
     judged = {row["task_id"] for row in rows if row["reward"] is not None}

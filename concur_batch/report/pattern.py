@@ -37,8 +37,8 @@ class Pattern:
             re.compile(pattern.source)
             pc.match_substring_regex(pa.array([""]), pattern._of_lines, ignore_case=pattern.ignore_case)
         except (re.error, pa.ArrowInvalid) as error:
-            reason = " ".join(str(error).split())
-            raise PatternError(f"not a regular expression: {reason}; mend it, or give TEXT without the slashes") from None
+            reason = f"not a regular expression: {' '.join(str(error).split())}"
+            raise PatternError(f"{reason}; mend it, or give TEXT without the slashes") from None
         return pattern
 
     @property

@@ -21,10 +21,13 @@ _OF_AGENT = {"error": "error", "answer": "answer", "check": "verify_output"}
 
 
 def findings(
-    pattern: Pattern, agents: Iterable[Row], turns: Iterable[Row], tools: Iterable[Row], form: str
+    pattern: Pattern, form: str, agents: Iterable[Row], turns: Iterable[Row], tools: Iterable[Row]
 ) -> list[dict[str, Any]]:
-    """A row for each line in which the pattern is found, in the order of agents, attempts and turns: `agent_id`,
-    `attempt`, `turn` (None for what was said of an agent's end), `where`, and the `line`. `form` is the action format."""
+    """A row for each line in which the pattern is found, in the order of agents, attempts and turns.
+
+    It has `agent_id`, `attempt`, `turn` (None for what was said of an agent's end), `where` and the `line`. `form` is
+    the action format.
+    """
     texts = [*_of_turns(turns, form), *_of_tools(tools), *_of_agents(agents)]
     texts.sort(key=lambda text: text[0])
     return [

@@ -62,8 +62,8 @@ def trajectory(
     tells a figure; and `turns`, each with its `calls`, their arguments parsed.
 
     `form` is the action format. A turn's `said` is its text beside its calls (see the function `said`). Its `told`
-    is the text that came before it where no call's output says it: the prompt, or what answered a malformed action; None
-    too where there is no `reading` to read ids with. With `ids` they are there too, and each token's text.
+    is the text that came before it where no call's output says it: the prompt, or what answered a malformed action;
+    None too where there is no `reading` to read ids with. With `ids` they are there too, and each token's text.
     """
     ended = [row for row in agents if row["attempt"] == attempt]
     own = sorted((row for row in turns if row["attempt"] == attempt), key=lambda row: row["turn"])

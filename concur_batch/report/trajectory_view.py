@@ -111,15 +111,10 @@ def _head(picture: Row) -> Iterator[Text]:
         attempts += f" of {', '.join(map(str, picture['attempts']))} (--attempt)"
     task = f"{picture['task_id']}, sample {picture['sample']}, {attempts}"
     yield _labelled("task", task if agent is None else f"{task}, seed {agent['seed']}, {agent['host']}")
-    if agent is not None:
-        yield _labelled("time", f"{agent['started_seconds']:.2f} s to {agent['ended_seconds']:.2f} s: {_times(picture)}")
-    else:
-        yield _labelled("time", _times(picture))
-    yield _labelled(
-        "turns",
-        f"{counted(sums['turns'], 'turn')}, {counted(sums['tool_calls'], 'call')}, {sums['malformed_turns']} malformed, "
-        f"{counted(sums['pauses'], 'pause')}",
-    )
+    span = "" if agent is None else f"{agent['started_seconds']:.2f} s to {agent['ended_seconds']:.2f} s: "
+    yield _labelled("time", f"{span}{_times(picture)}")
+    counts = [counted(sums["turns"], "turn"), counted(sums["tool_calls"], "call"), counted(sums["pauses"], "pause")]
+    yield _labelled("turns", f"{', '.join(counts)}, {sums['malformed_turns']} malformed")
     context = "" if agent is None else f"; {agent['context_tokens']:,} in the whole history"
     yield _labelled("tokens", f"{sums['output_tokens'] or 0:,} out on {_prompt(sums)}{context}")
     if agent is not None and agent["error"]:
@@ -161,7 +156,9 @@ def _prompt(row: Row) -> str:
     if row["cached_device_tokens"] is None:
         return f"{whole} (nobody tells how many were cached)" if row["input_tokens"] else whole
     lower = sum(row[f"cached_{tier}_tokens"] or 0 for tier in ("host", "storage"))
-    cached = f"{row['cached_device_tokens'] + lower:,} cached" + (f", {lower:,} of them off the device" if lower else "")
+    cached = f"{row['cached_device_tokens'] + lower:,} cached"
+    if lower:
+        cached += f", {lower:,} of them off the device"
     return f"{whole} ({cached}, {row['recomputed_tokens'] or 0:,} computed again)"
 
 
@@ -231,7 +228,6 @@ def _last_texts(agent: Row) -> Iterator[tuple[str, str]]:
 def _end(label: str, text: str, writer: _Writer) -> Iterator[_Line]:
     yield _Line(Text(label, style="bold"))
     yield from writer.some(_TOOL if label == "check" else _MODEL, text)
-
 
 
 def _moved(before: Row, turn: Row) -> bool:

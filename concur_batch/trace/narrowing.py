@@ -5,6 +5,9 @@ from __future__ import annotations
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+# A column that every scan can give: which of the dataset's fragments, here a row group, a row is of.
+_GROUP = "__fragment_index"
+
 
 def narrowed(parts: ds.FileSystemDataset, filter: pc.Expression) -> ds.FileSystemDataset:
     """The row groups in which the filter finds a row.
@@ -14,6 +17,6 @@ def narrowed(parts: ds.FileSystemDataset, filter: pc.Expression) -> ds.FileSyste
     """
     groups = [group for part in parts.get_fragments() for group in part.split_by_row_group(filter)]
     of_groups = ds.FileSystemDataset(groups, parts.schema, parts.format, parts.filesystem)
-    found = of_groups.to_table(columns={"group": pc.field("__fragment_index")}, filter=filter)["group"].unique()
+    found = of_groups.to_table(columns=[_GROUP], filter=filter)[_GROUP].unique()
     wanted = [groups[number] for number in found.to_pylist()]
     return ds.FileSystemDataset(wanted, parts.schema, parts.format, parts.filesystem)

@@ -83,8 +83,8 @@ def write_run(path: Path, **manifest: Any) -> Path:
         call("sum/0", 0, "python", code, "Traceback\nKeyError: 'b'", status="error", exit_code=1))  # fmt: skip
     add(turn("sum/0", 1, hermes("submit", {"answer": "3"}), paused_seconds=2.0, replica="1"),
         call("sum/0", 1, "submit", {"answer": "3"}, "submitted"))  # fmt: skip
-    writer.append(encode("agents", end("sum/0", "finished", "submit", 2, reward=1.0, answer="3", verify_output="all good",
-                                       verify_seconds=0.5)))  # fmt: skip
+    writer.append(encode("agents", end("sum/0", "finished", "submit", 2, reward=1.0, answer="3", verify_seconds=0.5,
+                                       verify_output="all good")))  # fmt: skip
     for number in range(2):
         delta = RETRY if number else PROMPT
         add(turn("sum/1", number, f"just words {number}", delta, action="malformed"))

@@ -53,7 +53,12 @@ def test_the_list_has_every_agent_that_has_begun(run_dir: Path) -> None:
     rows = {row["agent_id"]: row for row in found(run_dir)["listed"]}
     assert (rows["list/1"]["attempt"], rows["list/1"]["reward"], rows["list/1"]["turns"]) == (1, 0.0, 1)
     waiting = rows["wait/0"]
-    assert (waiting["turns"], waiting["output_tokens"], waiting["tool_calls"], waiting["seconds"]) == (1, 10, None, 0.75)
+    assert (waiting["turns"], waiting["output_tokens"], waiting["tool_calls"], waiting["seconds"]) == (
+        1,
+        10,
+        None,
+        0.75,
+    )
     assert found(run_dir)["agents"] == 6
 
 
@@ -96,7 +101,10 @@ def test_attempts_and_turns(run_dir: Path) -> None:
 
 
 def test_a_search_through_all_agents(run_dir: Path) -> None:
-    assert told(run_dir, "--search", "keyerror: 'b'") == ["sum/0 turn 0 python output: KeyError: 'b'", "1 line of 1 agent"]
+    assert told(run_dir, "--search", "keyerror: 'b'") == [
+        "sum/0 turn 0 python output: KeyError: 'b'",
+        "1 line of 1 agent",
+    ]
     assert told(run_dir, "--search", 'print("a\\n")') == [
         'sum/0 turn 0 python input:   print("a\\n")', "1 line of 1 agent"
     ]  # fmt: skip

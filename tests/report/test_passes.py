@@ -36,7 +36,9 @@ def test_a_worked_example() -> None:
 
 
 def test_what_the_model_failed_is_wrong_and_what_says_nothing_of_it_is_left_out() -> None:
-    found = passes([*rows("a", 1.0, "model"), *rows("b", 1.0, "infrastructure", "cancelled", None), *rows("c", "model")])
+    found = passes(
+        [*rows("a", 1.0, "model"), *rows("b", 1.0, "infrastructure", "cancelled", None), *rows("c", "model")]
+    )
     assert found == {"at": {1: pytest.approx((0.5 + 1) / 2), 2: 1.0}, "tasks": {1: 2, 2: 1}, "left_out": 4}
 
 

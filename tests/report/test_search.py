@@ -28,7 +28,7 @@ TOOLS = [
 
 
 def found(searched: str) -> list[tuple[Any, ...]]:
-    rows = findings(Pattern.of(searched), AGENTS, TURNS, TOOLS, "hermes")
+    rows = findings(Pattern.of(searched), "hermes", AGENTS, TURNS, TOOLS)
     return [tuple(row.values()) for row in rows]
 
 
@@ -50,7 +50,7 @@ def test_every_line_in_order() -> None:
 
 
 def test_a_long_line_is_shown_around_what_is_found() -> None:
-    rows = findings(Pattern.of("needle"), [], [turn("a/0", 3, "x" * 500 + "needle" + "y" * 500)], [], "bash")
+    rows = findings(Pattern.of("needle"), "bash", [], [turn("a/0", 3, "x" * 500 + "needle" + "y" * 500)], [])
     (line, last) = findings_lines(rows, Pattern.of("needle"))
     assert line.plain == f"a/0 turn 3 model: …{'x' * 80}needle{'y' * 154}…"
     assert [line.plain[span.start : span.end] for span in line.spans if span.style == "reverse"] == ["needle"]
@@ -58,7 +58,7 @@ def test_a_long_line_is_shown_around_what_is_found() -> None:
 
 
 def test_the_count_and_the_places() -> None:
-    rows = findings(Pattern.of("needle"), AGENTS, TURNS, TOOLS, "hermes")
+    rows = findings(Pattern.of("needle"), "hermes", AGENTS, TURNS, TOOLS)
     lines = [line.plain for line in findings_lines(rows, Pattern.of("needle"))]
     assert lines[1] == "a/0 answer: the needle"
     assert lines[4] == "a/0 attempt 1 turn 0 model: needle"
@@ -67,7 +67,7 @@ def test_the_count_and_the_places() -> None:
 
 def test_nothing_found_acts_on_the_terminal() -> None:
     name = "a\n\x1b/0"
-    rows = findings(Pattern.of("red"), [], [], [call("a/0", 0, "ls\x9b", {}, HOSTILE) | {"agent_id": name}], "bash")
+    rows = findings(Pattern.of("red"), "bash", [], [], [call("a/0", 0, "ls\x9b", {}, HOSTILE) | {"agent_id": name}])
     (line, _) = findings_lines(rows, Pattern.of("red"))
     assert line.plain.startswith("a ␛/0 turn 0 ls\\x9b output: ␛[31mred␛[0m")
     assert not [sign for sign in line.plain if unicodedata.category(sign) == "Cc"]

@@ -54,7 +54,7 @@ def test_a_trajectory_from_its_prompt_to_its_check() -> None:
         "sum/0: finished, submit, reward 1",
         "task    sum, sample 0, attempt 0, seed 5, host0",
         "time    1.00 s to 5.00 s: waited for admission 0.50, paused 2.00, generated 1.00, tools 0.50, checked 0.50",
-        "turns   2 turns, 2 calls, 0 malformed, 1 pause",
+        "turns   2 turns, 2 calls, 1 pause, 0 malformed",
         "tokens  20 out on 200 (120 cached, 10 computed again); 220 in the whole history",
         "",
         "turn 0  1.00 s  waited for admission 0.50 s · 10 out in 0.50 s on 100 (60 cached, 5 computed again) · stop",
