@@ -15,7 +15,7 @@ from concur_batch.agent.encoding import TokenizerError
 from concur_batch.agent.vocabulary import Vocabulary
 from concur_batch.cli.paging import page
 from concur_batch.cli.refusal import nearest, refuse
-from concur_batch.report.agents import ORDERS, STATUSES, agents, agents_view
+from concur_batch.report.agents import ORDERS, STATUSES, agents, agents_lines
 from concur_batch.report.pattern import Pattern, PatternError
 from concur_batch.report.search import findings, findings_lines
 from concur_batch.report.trajectory import Reading, attempts_of, trajectory
@@ -83,7 +83,7 @@ def inspect(
         elif as_json:
             print(json.dumps({"run": found.manifest["run"], "agents": found.manifest["agents"], "listed": rows}))
         else:
-            page([agents_view(found.manifest["run"], found.manifest["agents"], begun, rows)])
+            page(agents_lines(found.manifest["run"], found.manifest["agents"], begun, rows))
     except PatternError as error:
         refuse(f"concur: --search: {error}", 2)
     except TraceError as error:

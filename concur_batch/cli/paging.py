@@ -11,6 +11,8 @@ from rich.text import Text
 
 # Wide enough for any table: what reads a pipe does not want cells cut.
 PIPE_COLUMNS = 1000
+# A row is one line, also where the terminal is narrower.
+_LEAST_COLUMNS = 120
 # As git sets it, for who has not: end at once where all fits on the screen, show colours, leave the screen as it is.
 _LESS = "FRX"
 
@@ -22,7 +24,7 @@ def page(parts: Iterable[RenderableType]) -> None:
         _print(Console(width=PIPE_COLUMNS), parts)
         return
     os.environ.setdefault("LESS", _LESS)
-    console = Console()
+    console = Console(width=max(Console().width, _LEAST_COLUMNS))
     with console.pager(styles=True):
         _print(console, parts)
 

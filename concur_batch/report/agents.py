@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rich.console import Group
 from rich.text import Text
 
-from concur_batch.report.columns import columns
+from concur_batch.report.columns import aligned
 from concur_batch.report.printable import all_printable, one_line
 from concur_batch.report.text import amount, duration
 
@@ -18,6 +17,7 @@ Row = Mapping[str, Any]
 UNFINISHED = "unfinished"
 # What went wrong, before what stopped at a limit, before what goes on, before what was wanted so.
 STATUSES = ("failed", "oversized", "limit", UNFINISHED, "finished", "cancelled")
+_COLUMNS = ("agent", "status", "reward", "turns", "calls", "out", "in", "context", "time", "why")
 _ERROR_CHARACTERS = 60
 
 
@@ -62,29 +62,32 @@ def agents(final: Iterable[Row], under_way: Iterable[Row], order: str) -> list[d
     return sorted(found, key=lambda row: (ORDERS[order](row), row["agent_id"]))
 
 
-def agents_view(run: str, total: int, begun: int, rows: Iterable[Row]) -> Group:
+def agents_lines(run: str, total: int, begun: int, rows: Iterable[Row]) -> Iterator[Text]:
     """The list in the terminal; of `total` agents so many have `begun`."""
     rows = all_printable(list(rows))
     counts = Counter(row["status"] for row in rows)
     told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     left = total - begun
     waiting = f"; {left} {'has' if left == 1 else 'have'} not begun" if left else ""
-    table = columns(
-        ("agent", "status", "reward", "turns", "calls", "out", "in", "context", "time", "why"),
-        right=("reward", "turns", "calls", "out", "in", "context", "time"),
+    yield Text(f"{one_line(run)}: {told or 'no agents'}{waiting}", style="bold")
+    yield Text()
+    head, *lines = aligned([_COLUMNS, *map(_cells, rows)], range(2, 9))
+    yield Text(head, style="dim")
+    for row, line in zip(rows, lines, strict=True):
+        yield Text(line, style="red" if row["status"] == "failed" else "")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        one_line(row["agent_id"]),
+        row["status"],
+        "" if row["reward"] is None else f"{row['reward']:g}",
+        str(row["turns"]),
+        "" if row["tool_calls"] is None else str(row["tool_calls"]),
+        *(amount(row[name]) for name in ("output_tokens", "input_tokens", "context_tokens")),
+        duration(row["seconds"]),
+        _why(row),
     )
-    for row in rows:
-        table.add_row(
-            Text(one_line(row["agent_id"])),
-            Text(row["status"], style="red" if row["status"] == "failed" else ""),
-            "" if row["reward"] is None else f"{row['reward']:g}",
-            str(row["turns"]),
-            "" if row["tool_calls"] is None else str(row["tool_calls"]),
-            *(amount(row[name]) for name in ("output_tokens", "input_tokens", "context_tokens")),
-            duration(row["seconds"]),
-            Text(_why(row)),
-        )
-    return Group(Text(f"{all_printable(run)}: {told or 'no agents'}{waiting}", style="bold"), Text(), table)
 
 
 def _why(row: Row) -> str:

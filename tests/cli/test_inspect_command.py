@@ -15,7 +15,9 @@ from typer.testing import CliRunner, Result
 
 from concur_batch.cli.app import app
 from concur_batch.trace import narrowing
-from tests.cli.looked_at_run import PROMPT, write_run
+from concur_batch.trace.encode import encode
+from concur_batch.trace.writer import Writer
+from tests.cli.looked_at_run import PROMPT, end, write_run
 from tests.run.command import CONCUR
 
 Row = dict[str, Any]
@@ -210,3 +212,12 @@ def test_on_a_terminal_it_is_paged_in_colour_and_nothing_of_a_tools_output_acts(
     assert "␛[31mred␛[0m␛]0;owned␇ \\x9b2J\\u202eback" in ours
     assert not re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", ours)
     assert "\x1b[31mred\x1b[0m\x1b]0" not in shown
+
+
+def test_explain_lets_nothing_act_on_the_terminal_either(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "r")
+    writer = Writer(run_dir, "s")
+    writer.append(encode("agents", end("bad/0", "failed", "EngineError", 0, error="\x1b[2Jgone\x9b1A")))
+    writer.close()
+    done = CliRunner().invoke(app, ["explain", str(run_dir), "--agent", "bad/0"])
+    assert (done.exit_code, done.stdout) == (0, "     1.00  failed, EngineError: ␛[2Jgone\\x9b1A\n")

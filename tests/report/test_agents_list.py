@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from concur_batch.report.agents import agents, agents_view
+from concur_batch.report.agents import agents, agents_lines
+from concur_batch.report.columns import aligned
 from tests.cli.looked_at_run import end
 from tests.trace.trace_rows import as_stored
 
@@ -49,10 +48,8 @@ def test_orders(order: str, first: list[str]) -> None:
     assert names(order)[: len(first)] == first
 
 
-def shown(rows: list[Row], total: int, begun: int, width: int = 1000) -> list[str]:
-    stream = io.StringIO()
-    Console(file=stream, width=width, color_system=None).print(agents_view("r", total, begun, rows), highlight=False)
-    return [line.rstrip() for line in stream.getvalue().splitlines()]
+def shown(rows: list[Row], total: int, begun: int) -> list[str]:
+    return [line.plain for line in agents_lines("r", total, begun, rows)]
 
 
 def test_the_list_tells_each_agent_and_how_many_are_left() -> None:
@@ -65,4 +62,8 @@ def test_the_list_tells_each_agent_and_how_many_are_left() -> None:
     assert lines[6].split() == ["wait/0", "unfinished", "5", "50", "500", "550", "0:02"]
     assert lines[8].split() == ["bad/0", "finished", "0", "2", "2", "20", "200", "220", "0:04", "submit"]
     assert shown([], 3, 0)[0] == "r: no agents; 3 have not begun"
-    assert max(map(len, shown(agents(FINAL, UNDER_WAY, "interest"), 12, 9, 90))) <= 90
+
+
+def test_columns_are_as_wide_as_their_widest_cell_in_a_terminals_cells() -> None:
+    rows = [("a", "n", "x"), ("漢字", "10", ""), ("b", "9", "end")]
+    assert list(aligned(rows, {1})) == ["a      n  x", "漢字  10", "b      9  end"]

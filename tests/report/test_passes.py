@@ -6,12 +6,13 @@ from itertools import combinations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concur_batch.report.passes import pass_at, passes
 
 
+@settings(deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=8), st.data())
 def test_it_is_the_share_of_all_choices_with_a_right_sample(samples: list[bool], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(samples)))

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concur_batch.report.pattern import Pattern, PatternError
@@ -45,6 +45,7 @@ def test_what_is_no_pattern_is_told_in_a_line(wrong: str) -> None:
 ALPHABET = st.sampled_from(list("aAbB.*(\\/^$[ \n-é"))
 
 
+@settings(deadline=None)
 @given(st.text(ALPHABET, min_size=1, max_size=3), st.lists(st.text(ALPHABET, max_size=12), max_size=5))
 def test_the_filter_leaves_out_no_text_in_which_a_line_is_found(searched: str, texts: list[str]) -> None:
     try:

@@ -6,7 +6,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concur_batch.report.printable import all_printable, one_line, printable
@@ -32,6 +32,7 @@ def test_what_acts_is_shown_by_a_sign(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
+@settings(deadline=None)
 @given(st.text(st.characters()) | st.text(st.sampled_from([chr(code) for code in range(0x300)])))
 def test_no_control_and_nothing_invisible_is_left(text: str) -> None:
     shown = printable(text)
@@ -57,6 +58,7 @@ def texts(value: Any) -> list[str]:
     return [text for item in value for text in texts(item)] if isinstance(value, list) else []
 
 
+@settings(deadline=None, max_examples=40)
 @given(JSON)
 def test_every_text_of_an_object_is_made_printable(value: Any) -> None:
     shown = all_printable(value)

@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concur_batch.agent.vocabulary import Vocabulary
@@ -208,6 +208,7 @@ def test_the_bash_formats_commands_are_not_told_twice() -> None:
 ANY = st.text(st.sampled_from("\x1b\x9b\x07\r\n\t\x00\x7f\u202e[]ax ")) | st.text()
 
 
+@settings(deadline=None)
 @given(ANY, ANY, ANY, st.dictionaries(ANY, ANY | st.integers(), max_size=3), ANY, st.booleans())
 def test_whatever_is_written_nothing_acts_on_the_terminal(
     name: str, text: str, output: str, arguments: Row, error: str, full: bool
