@@ -45,8 +45,11 @@ def test_what_is_no_pattern_is_told_in_a_line(wrong: str) -> None:
 ALPHABET = st.sampled_from(list("aAbB.*(\\/^$[ \n-é"))
 
 
+PLAIN = st.text(ALPHABET, min_size=1, max_size=3)
+
+
 @settings(deadline=None)
-@given(st.text(ALPHABET, min_size=1, max_size=3), st.lists(st.text(ALPHABET, max_size=12), max_size=5))
+@given(PLAIN | PLAIN.map("/{}/".format), st.lists(st.text(ALPHABET, max_size=12), max_size=5))
 def test_the_filter_leaves_out_no_text_in_which_a_line_is_found(searched: str, texts: list[str]) -> None:
     try:
         pattern = Pattern.of(searched)
@@ -57,3 +60,9 @@ def test_the_filter_leaves_out_no_text_in_which_a_line_is_found(searched: str, t
     assert {text for text in texts if list(pattern.lines(text))} <= set(kept)
     if "\n" not in searched and not searched.startswith("/"):
         assert set(kept) <= {text for text in texts if list(pattern.lines(text))}
+
+
+def test_the_filter_finds_the_beginnings_of_lines() -> None:
+    table = pa.table({"text": ["a\nb", "ab", "a b"]})
+    kept = ds.dataset(table).to_table(filter=Pattern.of("/^b$/").filter(pc.field("text")))["text"].to_pylist()
+    assert kept == ["a\nb"]
