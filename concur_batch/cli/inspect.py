@@ -101,13 +101,7 @@ def _show(run: Run, wanted: _Wanted, as_json: bool) -> None:
     if wanted.attempt is not None and wanted.attempt not in known:
         refuse(f"concur: --attempt {wanted.attempt}: {name} has {', '.join(map(str, known))}", 2)
     attempt = attempt if wanted.attempt is None else wanted.attempt
-    notes: list[str] = []
-    reading: Reading | None = None
-    try:
-        vocabulary = Vocabulary(run.path / "model")
-        reading = Reading(vocabulary.text, vocabulary.piece)
-    except TokenizerError as error:
-        notes.append(f"prompts cannot be read: {error}")
+    reading, notes = _reading(run)
     form = run.manifest["workload"]["agent"]["format"]
     picture = trajectory(ended, turns, tools, attempt, form, reading, ids=wanted.ids)
     picture |= {"run": run.manifest["run"], "turns": picture["turns"][wanted.turns], "notes": notes}
@@ -120,6 +114,15 @@ def _show(run: Run, wanted: _Wanted, as_json: bool) -> None:
         print(json.dumps(picture, default=str))
     else:
         page(trajectory_lines(picture, wanted.pattern, full=wanted.full))
+
+
+def _reading(run: Run) -> tuple[Reading | None, list[str]]:
+    """What the run's token ids are read with, or why they are not."""
+    try:
+        vocabulary = Vocabulary(run.path / "model")
+    except TokenizerError as error:
+        return None, [f"prompts cannot be read: {error}"]
+    return Reading(vocabulary.text, vocabulary.piece), []
 
 
 def _resolve(run: Run, given: str) -> str:

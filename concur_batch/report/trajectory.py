@@ -92,6 +92,7 @@ def trajectory(
         "attempt": attempt,
         "attempts": attempts_of(agents, turns)[0],
         "form": form,
+        "ids_estimated": any(row["ids_estimated"] for row in own),
         "agent": ended[0] if ended else None,
         "sums": {name: _sum(row[name] for row in own) for name in _SUMS}
         | {

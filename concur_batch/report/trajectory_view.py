@@ -119,6 +119,8 @@ def _head(picture: Row) -> Iterator[Text]:
     yield _labelled("tokens", f"{sums['output_tokens'] or 0:,} out on {_prompt(sums)}{context}")
     if agent is not None and agent["error"]:
         yield _labelled("error", agent["error"])
+    if picture["ids_estimated"]:
+        yield Text("token ids are estimates of our tokenizer: the engine took messages", style="yellow")
     for note in picture.get("notes", ()):
         yield Text(note, style="yellow")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from concur_batch.report.agents import agents, agents_lines
+from concur_batch.agent.spec import Status
+from concur_batch.report.agents import STATUSES, UNFINISHED, agents, agents_lines
 from concur_batch.report.columns import aligned
 from tests.cli.looked_at_run import end
 from tests.trace.trace_rows import as_stored
@@ -67,3 +68,7 @@ def test_the_list_tells_each_agent_and_how_many_are_left() -> None:
 def test_columns_are_as_wide_as_their_widest_cell_in_a_terminals_cells() -> None:
     rows = [("a", "n", "x"), ("漢字", "10", ""), ("b", "9", "end")]
     assert list(aligned(rows, {1})) == ["a      n  x", "漢字  10", "b      9  end"]
+
+
+def test_every_status_has_its_place() -> None:
+    assert sorted(STATUSES) == sorted([*get_args(Status), UNFINISHED])

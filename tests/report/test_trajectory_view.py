@@ -91,6 +91,11 @@ def test_one_that_has_not_ended_and_whose_engine_tells_no_hits() -> None:
     assert lines[6].endswith("10 out in 0.50 s on 100 (nobody tells how many were cached) · stop")
 
 
+def test_ids_that_are_estimates_are_told_as_such() -> None:
+    lines = told(picture([], [{**TURNS[1], "ids_estimated": True}, TURNS[0]], []))
+    assert lines[5] == "token ids are estimates of our tokenizer: the engine took messages"
+
+
 def test_what_answered_a_malformed_action_is_told_and_what_a_call_said_is_not_told_twice() -> None:
     turns = [turn("a/0", 0, "words", PROMPT, action="malformed"), turn("a/0", 1, hermes("ls", {}), RETRY),
              turn("a/0", 2, "done", PROMPT, action="answer")]  # fmt: skip
