@@ -24,15 +24,15 @@ PURE = [
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
     "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
-    "report/phases.py", "report/text.py", "report/life.py", "report/standing.py", "report/columns.py",
-    "report/printable.py", "report/pattern.py", "report/trajectory.py", "report/trajectory_view.py", "report/agents.py",
-    "report/search.py", "report/runs.py", "report/passes.py", "report/statistics_table.py",
+    "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "bench/fit.py", "bench/forecast.py", "bench/forecast_table.py", "bench/plans.py", "bench/prediction.py",
     "bench/variation.py", "workload/drawn.py", "workload/sweep.py",
     *[f"bench/paper/{name}.py" for name in
       ("aims", "cells", "outcome", "page", "published", "results", "tables", "transfer")],
     "trace/merging.py",
+    "report/printable.py", "report/pattern.py", "report/trajectory.py", "report/trajectory_view.py", "report/agents.py",
+    "report/search.py", "report/runs.py", "report/passes.py", "report/statistics_table.py", "report/columns.py",
     "workload/schema.py", "workload/change.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
     *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
       if path.name not in ("driver.py", "openai.py", "routes.py", "server.py", "service.py", "sse.py")],
