@@ -33,6 +33,8 @@ PURE = [
     "trace/merging.py",
     *[f"foreign/{path.name}" for path in (PACKAGE / "foreign").glob("*.py")
       if path.name not in ("documents.py", "file.py")],
+    "report/printable.py", "report/pattern.py", "report/trajectory.py", "report/trajectory_view.py", "report/agents.py",
+    "report/search.py", "report/runs.py", "report/passes.py", "report/statistics_table.py", "report/columns.py",
     "workload/schema.py", "workload/change.py", "workload/seeds.py", "workload/checks.py", "workload/simulated.py",
     *[f"simulator/{path.name}" for path in (PACKAGE / "simulator").glob("*.py")
       if path.name not in ("driver.py", "openai.py", "routes.py", "server.py", "service.py", "sse.py")],

@@ -9,6 +9,8 @@ from concur_batch.cli.bench import bench
 from concur_batch.cli.ctl import ctl
 from concur_batch.cli.doctor import doctor
 from concur_batch.cli.explain import explain
+from concur_batch.cli.inspect import inspect
+from concur_batch.cli.ls import ls
 from concur_batch.cli.ps import ps
 from concur_batch.cli.replay_from import replay_from
 from concur_batch.cli.resume import resume
@@ -16,6 +18,7 @@ from concur_batch.cli.run import run
 from concur_batch.cli.schema import schema
 from concur_batch.cli.serve_sim import serve_sim
 from concur_batch.cli.simulate import simulate
+from concur_batch.cli.stats import stats
 
 app = typer.Typer(
     name="concur",
@@ -24,7 +27,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (run, resume, replay_from, simulate, ps, audit, explain, doctor, serve_sim, schema):
+VERBS = (
+    *(run, resume, replay_from, simulate),
+    *(ls, ps, inspect, stats, audit, explain),
+    *(doctor, serve_sim, schema),
+)
+for verb in VERBS:
     app.command()(verb)
 app.add_typer(ctl)
 app.add_typer(bench)

@@ -23,7 +23,7 @@ from concur_batch.engine.protocol import EngineError
 from concur_batch.report.live import make_view
 from concur_batch.report.summary import summarize
 from concur_batch.report.table import summary_table
-from concur_batch.trace.files import TraceError, locked
+from concur_batch.trace.files import TraceError, is_locked, locked
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.workload.fingerprint import fingerprint, identity
@@ -65,6 +65,11 @@ def told(loaded: Loaded, batch: Batch) -> dict[str, Any]:
 def holding(run_dir: Path) -> AbstractContextManager[bool]:
     """Keeps other commands from running the same run; False where one runs it already. Raises TraceError."""
     return locked(run_dir / _LOCK)
+
+
+def held(run_dir: Path) -> bool:
+    """Whether a command runs it now."""
+    return is_locked(run_dir / _LOCK)
 
 
 def end_dead_runs(console: Console) -> None:

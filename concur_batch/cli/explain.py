@@ -10,6 +10,7 @@ import typer
 
 from concur_batch.cli.refusal import nearest, refuse
 from concur_batch.report.life import tell
+from concur_batch.report.printable import one_line
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.reading import Run
 
@@ -23,7 +24,7 @@ def explain(
         found = Run(run)
         of_agent = pc.field("agent_id") == agent
         attempts, turns, tools = (
-            found.table(name, filter=of_agent).to_pylist() for name in ("agents", "turns", "tools")
+            found.table(name, filter=of_agent, few=True).to_pylist() for name in ("agents", "turns", "tools")
         )
         if not attempts and not turns:
             known = sorted(set(found.table("turns", columns=["agent_id"])["agent_id"].to_pylist()))
@@ -31,4 +32,4 @@ def explain(
     except TraceError as error:
         refuse(f"concur: {error}", 2)
     for seconds, what in tell(attempts, turns, tools, found.table("control").to_pylist()):
-        print(f"{seconds:9.2f}  {what}")
+        print(f"{seconds:9.2f}  {one_line(what)}")

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from concur_batch.cli.paging import PIPE_COLUMNS
 from concur_batch.cli.refusal import refuse
 from concur_batch.driver.operate import NoAnswer, NotRunning, operating
 from concur_batch.report.standing import STATES, list_view, overview_view, standing
@@ -18,8 +19,6 @@ from concur_batch.trace.reading import Run
 from concur_batch.workload.explain import one_of
 
 _ENDED = ("agent_id", "attempt", "status", "replica", "turns", "context_tokens", "generation_seconds", "tool_seconds")
-# Wide enough for any table: what reads a pipe does not want cells cut.
-_PIPE_COLUMNS = 1000
 
 
 def ps(
@@ -45,7 +44,7 @@ def ps(
         agents = [agent for agent in picture.pop("running") if agent["state"] in states]
         print(json.dumps(picture | ({"listed": agents} if listed else {})))
         return
-    console = Console() if sys.stdout.isatty() else Console(width=_PIPE_COLUMNS)
+    console = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
     console.print(list_view(picture, states) if listed else overview_view(picture), highlight=False)
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from concur_batch.driver.snapshot import control_notes
+from concur_batch.report.columns import columns
 from concur_batch.report.text import amount, duration, share
 
 Row = Mapping[str, Any]
@@ -147,7 +148,7 @@ def _head(picture: Row) -> list[Text]:
 
 
 def _windows(windows: Iterable[Row]) -> Table:
-    table = _table(("pool", "W", "held", "waiting", "U", "H", "state"), right=("W", "held", "waiting", "U", "H"))
+    table = columns(("pool", "W", "held", "waiting", "U", "H", "state"), right=("W", "held", "waiting", "U", "H"))
     for window in windows:
         width = "∞" if window["window"] is None else str(window["window"])
         figures = (
@@ -161,7 +162,7 @@ def _windows(windows: Iterable[Row]) -> Table:
 
 
 def _agents(agents: Iterable[Row]) -> Table:
-    table = _table(
+    table = columns(
         ("agent", "state", "for", "pool", "turns", "tokens", "busy"), right=("for", "turns", "tokens", "busy")
     )
     for agent in agents:
@@ -174,20 +175,5 @@ def _agents(agents: Iterable[Row]) -> Table:
             str(agent["turns"]),
             amount(agent["context_tokens"]),
             duration(agent["busy_seconds"]),
-        )
-    return table
-
-
-def _table(columns: Sequence[str], right: Sequence[str]) -> Table:
-    """Columns without lines; where the terminal is narrow, the first one gives way."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for number, name in enumerate(columns):
-        table.add_column(
-            name,
-            justify="right" if name in right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if number == 0 else len(name),
-            ratio=1 if number == 0 else None,
         )
     return table

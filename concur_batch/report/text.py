@@ -32,3 +32,14 @@ def sparkline(values: Sequence[float], width: int) -> str:
     shown = values[-width:]
     top = max(shown, default=0) or 1
     return "".join(_BARS[min(len(_BARS) - 1, int(value / top * (len(_BARS) - 1)))] for value in shown)
+
+
+def histogram(counts: Sequence[int]) -> str:
+    """A bar a count, as high as its share of the greatest; nothing for none."""
+    top = max(counts, default=0) or 1
+    return "".join(_BARS[-(-count * len(_BARS) // top) - 1] if count else " " for count in counts)
+
+
+def counted(number: int, what: str) -> str:
+    """1 turn, 1,200 turns."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

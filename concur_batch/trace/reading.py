@@ -15,6 +15,7 @@ from concur_batch.trace.files import TraceError
 from concur_batch.trace.journal import JOURNAL, SEGMENT_SUFFIX, read_journal
 from concur_batch.trace.manifest import read_manifest
 from concur_batch.trace.merging import PART_SUFFIX, disturbed, part_of, pending, standing
+from concur_batch.trace.narrowing import narrowed
 from concur_batch.trace.parts import parse_rows
 from concur_batch.trace.schema import SCHEMAS
 from concur_batch.trace.tables import Tables
@@ -29,11 +30,19 @@ class Run:
         self.manifest: dict[str, Any] = read_manifest(self.path)
         self._tables = Tables(self.path, self.manifest.get("tables"))
 
-    def table(self, name: str, columns: Sequence[str] | None = None, filter: pc.Expression | None = None) -> pa.Table:
+    def table(
+        self,
+        name: str,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,
+        *,
+        few: bool = False,
+    ) -> pa.Table:
         """All rows of a table that are recorded by now, each once, in no order that means anything.
 
         The schema is that of SCHEMAS[name], narrowed to `columns`. Raises KeyError for an unknown table and
-        TraceError for an unknown column or a damaged file.
+        TraceError for an unknown column or a damaged file. With `few`, for a filter that finds few rows, it is first
+        found out where they are.
         """
         schema = SCHEMAS[name]
         if unknown := set(columns or ()) - set(schema.names):
@@ -47,7 +56,8 @@ class Run:
                 sources = [ds.dataset(pa.concat_tables([pa.Table.from_batches([], schema), *rows]))]
                 if parts:
                     paths, filesystem = [self._tables.path(name, part) for part in parts], self._tables.filesystem
-                    sources.append(ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem))
+                    stored = ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
+                    sources.append(narrowed(stored, filter) if few and filter is not None else stored)
                 found = ds.dataset(sources).to_table(
                     columns=list(columns) if columns is not None else None, filter=filter
                 )

@@ -12,7 +12,7 @@ from trace_rows import part_rows, turn
 from concur_batch.driver.directory import make_run_directory
 from concur_batch.trace.encode import encode_turn
 from concur_batch.trace.ending import finish
-from concur_batch.trace.files import TraceError, locked
+from concur_batch.trace.files import TraceError, is_locked, locked
 from concur_batch.trace.journal import Journal
 from concur_batch.trace.writer import Writer, recover
 
@@ -80,3 +80,21 @@ def test_a_new_journal_that_a_recovery_took_for_a_leftover_is_not_written_to(
     assert not path.exists()
     assert recover(tmp_path).live_segments == 2
     assert part_rows(tmp_path, "turns") == []
+
+
+def test_a_look_at_a_lock_tells_who_holds_it_and_leaves_it_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    with locked(path):
+        assert is_locked(path)
+        assert is_locked(path)
+    assert not is_locked(path)
+    path.touch()  # left by a process that was killed
+    assert not is_locked(path)
+    with locked(path) as held:
+        assert held
+
+
+def test_where_nothing_tells_a_look_finds_no_lock(tmp_path: Path, no_locks: None) -> None:
+    (tmp_path / "lock").touch()
+    assert not is_locked(tmp_path / "lock")
