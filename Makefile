@@ -1,7 +1,7 @@
 # Every target works alone, in any order, and again: what is done already is not done twice.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-durability bench-control bench-real bench-simulator bench-paper fit-paper clean
+.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-durability bench-export bench-control bench-real bench-simulator bench-paper fit-paper clean
 
 # The newest Python from 3.11 on that can make environments.
 PYTHON ?= $(shell for v in 3.13 3.12 3.11 3; do command -v python$$v >/dev/null && python$$v -c \
@@ -49,6 +49,9 @@ bench-scale: setup  ## 1,000 and 4,000 agents: turns/s, CPU a turn, memory; with
 
 bench-durability: setup  ## Journal and Parquet at 2,000 agents: share of the run's CPU, bytes a token
 	@$(BIN)/python -m concur_batch.bench.durability
+
+bench-export: setup  ## 1,000,000 turns to tokens in Parquet and messages in JSONL: turns/s, MB/s, memory
+	@$(BIN)/python -m concur_batch.bench.export
 
 bench-control: setup  ## 10,000 agents: decisions/s in the core and through Ray, messages a turn, batches as without
 	@$(BIN)/python -m concur_batch.bench.control

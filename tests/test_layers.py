@@ -24,6 +24,8 @@ PURE = [
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
     "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
+    *[f"export/{name}.py" for name in
+      ("card", "duplicates", "form", "outcome", "selection", "sieve", "split", "trajectory")],
     "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "bench/fit.py", "bench/forecast.py", "bench/forecast_table.py", "bench/plans.py", "bench/prediction.py",
@@ -47,8 +49,11 @@ ALLOWED = {
     "report": {"driver", "trace"},
     "driver": {"agent", "control", "engine", "simulator", "trace", "workload"},
     "doctor": {"agent", "driver", "engine"},
+    "export": {"agent", "engine", "trace", "workload"},
     "bench": {"agent", "control", "engine", "report", "simulator", "trace", "workload"},
-    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "report", "simulator", "trace", "workload"},
+    "cli": {
+        "agent", "bench", "control", "doctor", "driver", "engine", "export", "report", "simulator", "trace", "workload"
+    },  # fmt: skip
 }
 
 

@@ -9,6 +9,7 @@ from concur_batch.cli.bench import bench
 from concur_batch.cli.ctl import ctl
 from concur_batch.cli.doctor import doctor
 from concur_batch.cli.explain import explain
+from concur_batch.cli.export import export
 from concur_batch.cli.ps import ps
 from concur_batch.cli.resume import resume
 from concur_batch.cli.run import run
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for verb in (run, resume, simulate, ps, audit, explain, doctor, serve_sim, schema):
+for verb in (run, resume, simulate, ps, audit, explain, export, doctor, serve_sim, schema):
     app.command()(verb)
 app.add_typer(ctl)
 app.add_typer(bench)

@@ -27,7 +27,7 @@ def rows_of_attempts(
     wanted = frozenset(attempts)
     found = run.table(table, columns, pc.field("agent_id").isin(sorted({agent for agent, _ in wanted})))
     rows: dict[Key, list[Row]] = defaultdict(list)
-    for row in _rows(found.sort_by(order)):
+    for row in rows_of(found.sort_by(order)):
         key = (row["agent_id"], row["attempt"])
         if key in wanted:
             rows[key].append(row)
@@ -40,14 +40,16 @@ def keys_of(rows: pa.Table, attempts: Collection[Key]) -> pa.ChunkedArray:
     return pc.is_in(keys, pa.array([f"{attempt} {agent}" for agent, attempt in attempts], pa.string()))
 
 
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as they are in Python, but lists as numpy arrays, which are views of the table's memory."""
     lists = [field.name for field in table.schema if pa.types.is_list(field.type)]
     rows: list[dict[str, Any]] = table.drop_columns(lists).to_pylist()
     for name in lists:
         first = 0
         for chunk in table[name].chunks:
             ends, items = chunk.offsets.to_numpy(), chunk.values.to_numpy(zero_copy_only=False)
+            there = chunk.is_valid().to_numpy(zero_copy_only=False)
             for index in range(len(chunk)):
-                rows[first + index][name] = items[ends[index] : ends[index + 1]]
+                rows[first + index][name] = items[ends[index] : ends[index + 1]] if there[index] else None
             first += len(chunk)
     return rows

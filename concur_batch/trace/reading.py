@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from concur_batch.trace.merging import PART_SUFFIX, disturbed, part_of, pending,
 from concur_batch.trace.parts import parse_rows
 from concur_batch.trace.schema import SCHEMAS
 from concur_batch.trace.tables import Tables
+
+_ROW_GROUP_ROWS = 1 << 20  # more than any has, so that a batch is one row group
 
 
 class Run:
@@ -35,23 +37,14 @@ class Run:
         The schema is that of SCHEMAS[name], narrowed to `columns`. Raises KeyError for an unknown table and
         TraceError for an unknown column or a damaged file.
         """
-        schema = SCHEMAS[name]
-        if unknown := set(columns or ()) - set(schema.names):
-            raise TraceError(f"table {name} has no column {', '.join(sorted(unknown))}")
+        names = _known(name, columns)
         while True:
             # Journal before parts: a segment that is stored meanwhile is then seen as parts, and left out here.
             segments = self._segments(name)
             files = self._files(name)
             try:
-                parts, rows = self._choose(name, files, segments)
-                sources = [ds.dataset(pa.concat_tables([pa.Table.from_batches([], schema), *rows]))]
-                if parts:
-                    paths, filesystem = [self._tables.path(name, part) for part in parts], self._tables.filesystem
-                    sources.append(ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem))
-                found = ds.dataset(sources).to_table(
-                    columns=list(columns) if columns is not None else None, filter=filter
-                )
-                found = found.cast(pa.schema([schema.field(column) for column in found.column_names]))
+                found = self._dataset(name, files, segments).to_table(columns=names, filter=filter)
+                found = found.cast(_narrowed(name, names))
             # A run of an older version lacks columns that may not be null: ValueError, as Arrow's own errors are.
             except (ValueError, OSError) as error:
                 if disturbed(files, self._tables.sizes(name)):  # what was to be read is gone by now
@@ -60,9 +53,45 @@ class Run:
             if not disturbed(files, self._tables.sizes(name)):
                 return found
 
+    def batches(
+        self, name: str, columns: Sequence[str] | None = None, filter: pc.Expression | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that `table` gives, in batches of at most a row group: memory that does not grow with the table.
+
+        Raises what `table` raises, and TraceError at the end where parts were merged meanwhile, as a run's last act is:
+        the batches till then are not all, and it must be read again.
+        """
+        names = _known(name, columns)
+        segments = self._segments(name)
+        files = self._files(name)
+        schema = _narrowed(name, names)
+        try:
+            found = self._dataset(name, files, segments)
+            # No reading ahead: a row group is 64 MB, and the default is 16 of them from each of 4 files.
+            for batch in found.to_batches(
+                columns=names, filter=filter, batch_size=_ROW_GROUP_ROWS, batch_readahead=1, fragment_readahead=1
+            ):
+                if batch.num_rows:
+                    yield batch.cast(schema)
+        except (ValueError, OSError) as error:
+            if not disturbed(files, self._tables.sizes(name)):
+                raise TraceError(f"cannot read table {name} of {self.path}: {error}") from error
+        if disturbed(files, self._tables.sizes(name)):
+            raise TraceError(f"the parts of table {name} of {self.path} were merged while they were read; read it again")
+
     def agents_final(self) -> pa.Table:
         """The final rows of the agents: one for each (task, sample) that has ended."""
         return self.table("agents", filter=pc.field("final"))
+
+    def _dataset(self, name: str, files: Collection[str], segments: Sequence[tuple[str, pa.Table]]) -> ds.Dataset:
+        """The rows of a table in those of its files and of the segments that hold each of them once."""
+        parts, rows = self._choose(name, files, segments)
+        schema = SCHEMAS[name]
+        sources = [ds.dataset(pa.concat_tables([pa.Table.from_batches([], schema), *rows]))]
+        if parts:
+            paths, filesystem = [self._tables.path(name, part) for part in parts], self._tables.filesystem
+            sources.append(ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem))
+        return ds.dataset(sources)
 
     def _files(self, name: str) -> Collection[str]:
         """The files of a table at one moment; a single listing beside a merge is not that."""
@@ -91,3 +120,17 @@ class Run:
                 continue
             found.append((segment.stem + PART_SUFFIX, parse_rows(name, rows, segment)[0]))
         return found
+
+
+
+
+def _known(table: str, columns: Sequence[str] | None) -> list[str]:
+    """The columns asked for, by default all. Raises KeyError for the table and TraceError for a column."""
+    names = SCHEMAS[table].names
+    if unknown := set(columns or ()) - set(names):
+        raise TraceError(f"table {table} has no column {', '.join(sorted(unknown))}")
+    return list(names if columns is None else columns)
+
+
+def _narrowed(table: str, columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([SCHEMAS[table].field(column) for column in columns])
