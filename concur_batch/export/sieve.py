@@ -29,7 +29,7 @@ class Sieve:
         if agent["task_id"] != self._task:
             self._task, self._of_task = agent["task_id"], 0
         if [turn.row["turn"] for turn in trajectory.turns] != list(range(agent["turns"])):
-            raise Unfit("turns missing")  # with the disk of a node
+            raise Unfit("turns are missing")  # with the disk of a node
         if self._of_task == self._best:
             raise Unfit(f"not among the best {self._best} of its task")
         key = None if self._sameness is None else digest(trajectory, self._sameness)

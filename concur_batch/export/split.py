@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from hashlib import blake2b
 
-# As `datasets` takes names of splits.
 DATA = "data"  # the directory of all files of splits, in that of the data set
+# As `datasets` takes names of splits.
 _NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
 
