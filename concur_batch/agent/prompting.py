@@ -97,7 +97,7 @@ def initial_messages(
 
 def offered_tools(specs: Sequence[ToolSpec], format: Format) -> list[dict[str, Any]] | None:
     """The tools as OpenAI's protocol offers them; None for a format whose prompt tells of them."""
-    return [_schema(spec) for spec in specs] if format == "hermes" else None
+    return [tool_schema(spec) for spec in specs] if format == "hermes" else None
 
 
 def observation_role(format: Format, template: Medium) -> str:
@@ -137,7 +137,8 @@ def _text(result: ToolResult, format: Format) -> str:
     return result.output or "(no output)"
 
 
-def _schema(spec: ToolSpec) -> dict[str, Any]:
+def tool_schema(spec: ToolSpec) -> dict[str, Any]:
+    """A tool as OpenAI's protocol and chat templates take it."""
     function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
     return {"type": "function", "function": function}
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, get_args
 import orjson
 import pyarrow as pa
 
+from concur_batch.export.columns import as_batch
 from concur_batch.export.form import Record
 from concur_batch.export.split import DATA
 from concur_batch.trace.parts import part_writer
@@ -119,7 +120,7 @@ class _Parquet:
 
     def _convert(self) -> None:
         if self._records:
-            self._batches.append(pa.RecordBatch.from_pylist(self._records, self._schema))
+            self._batches.append(as_batch(self._records, self._schema))
         self._records, self._tokens = [], 0
 
     def _write_group(self) -> None:
