@@ -24,8 +24,8 @@ PURE = [
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
     "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
-    *[f"export/{name}.py" for name in
-      ("card", "duplicates", "form", "outcome", "selection", "sieve", "split", "trajectory")],
+    *[f"export/{path.name}" for path in (PACKAGE / "export").glob("*.py")
+      if path.name not in ("assembly.py", "export.py", "forms.py", "publishing.py", "shards.py")],
     "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "bench/fit.py", "bench/forecast.py", "bench/forecast_table.py", "bench/plans.py", "bench/prediction.py",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import tokenizers
@@ -17,7 +19,7 @@ import tokenizers
 from concur_batch.agent.actions import Calls, parse
 from concur_batch.agent.instructions import Instructions
 from concur_batch.agent.prompting import initial_messages, observation_messages
-from concur_batch.agent.tokenizer import load_tokenizer
+from concur_batch.agent.tokenizer import Tokenizer, load_tokenizer
 from concur_batch.agent.transcript import Transcript
 from concur_batch.bench.load import DEMO_MODEL
 from concur_batch.simulator.synthetic import SyntheticModel, SyntheticScript
@@ -40,6 +42,7 @@ _AT_ONCE = 4000
 _MADE = 1600
 _ROWS_A_PART = 20_000
 _SYSTEM = "You solve tasks in a workspace."
+_WORDS = "water stone river light house green seven north paper glass under above left right open close early late".split()
 
 Row = dict[str, Any]
 
@@ -160,7 +163,7 @@ def _agent(instructions: Instructions, number: int) -> Iterator[tuple[str, int, 
         )  # fmt: skip
         for index, (call, result) in enumerate(results):
             yield "tools", turn, _row(
-                "tools", turn=turn, call=index, name=call.name, arguments=_json(call.arguments), status="ok",
+                "tools", turn=turn, call=index, name=call.name, arguments=orjson.dumps(call.arguments).decode(), status="ok",
                 output=result.output, output_bytes=len(result.output), seconds=rng.random(),
             )  # fmt: skip
     yield "agents", 0, _row(
@@ -168,3 +171,28 @@ def _agent(instructions: Instructions, number: int) -> Iterator[tuple[str, int, 
         reward=float(rng.random() < 0.5), tool_calls=TURNS, output_tokens=output_tokens,
         context_tokens=transcript.tokens,
     )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _speaking() -> tuple[Tokenizer, SyntheticModel]:
+    """The tokenizer, and a model that works in all turns but the last, in which it submits."""
+    script = SyntheticScript((TURNS - 1, TURNS - 1), _OUTPUT_WORDS)
+    plain = tokenizers.Tokenizer.from_file(str(DEMO_MODEL / "tokenizer.json"))
+    return load_tokenizer(DEMO_MODEL), SyntheticModel(script, plain, "hermes")
+
+
+def _words(rng: random.Random, count: int) -> str:
+    return " ".join(rng.choices(_WORDS, k=count))
+
+
+def _row(table: str, **values: Any) -> Row:
+    """With nothing in each column that has to have something."""
+    empty: dict[Any, Any] = {
+        pa.string(): "",
+        pa.bool_(): False,
+        pa.float64(): 0.0,
+        pa.int32(): 0,
+        pa.int64(): 0,
+        pa.timestamp("us", tz="UTC"): datetime(2026, 11, 30, tzinfo=UTC),
+    }
+    return {field.name: empty[field.type] for field in SCHEMAS[table] if not field.nullable and field.name not in values} | values

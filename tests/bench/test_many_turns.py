@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.compute as pc
+
+from concur_batch.bench.export import measure
+from concur_batch.bench.many_turns import TURNS, write_many_turns
+
+
+def test_the_run_is_what_an_export_takes(tmp_path: Path) -> None:
+    run = write_many_turns(tmp_path / "run", 6)
+    turns = run.table("turns").sort_by([("agent_id", "ascending"), ("turn", "ascending")])
+    assert turns["agent_id"].to_pylist()[:: TURNS] == [f"task0-/{n}" for n in range(4)] + ["task1-/0", "task1-/1"]
+    assert turns["turn"].to_pylist() == list(range(TURNS)) * 6
+    assert pc.sum(run.agents_final()["turns"]).as_py() == turns.num_rows
+    found = {
+        format: measure(run, format, files, tmp_path / format)
+        for format, files in (("tokens", "parquet"), ("messages", "jsonl"))
+    }
+    assert [each.turns for each in found.values()] == [120, 120]
+    (lines,) = (tmp_path / "messages" / "data").iterdir()
+    first = json.loads(lines.read_text().splitlines()[0])
+    assert len([message for message in first["messages"] if message["role"] == "assistant"]) == TURNS
+    assert "rendered as recorded | 6" in (tmp_path / "messages" / "README.md").read_text()
+    assert np.all([each.peak_bytes > 10e6 and each.size_bytes > 0 for each in found.values()])
