@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -111,7 +110,7 @@ def export(
             _one_of("--files", files, KINDS),
             int(shard_mb * 1e6),
         )
-        with _ended_by_sigterm(), _progress() as on_progress:
+        with _stopped_by_signals(), _progress() as on_progress:
             outcome = plan.write(out, on_progress)
     except BadExpression as error:
         refuse(f"concur: --where: {error}", 2)
@@ -175,17 +174,19 @@ def _check(runs: Sequence[Run], made: Mapping[str, Form]) -> None:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Within, a SIGTERM ends the command as Ctrl-C does: what is half written goes."""
+def _stopped_by_signals() -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM end the command, and what is half written goes."""
 
-    def end(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
+    def stop(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough
+        refuse("concur: stopped: nothing is exported", 128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
