@@ -18,11 +18,14 @@ PURE = [
     *[f"control/{path.name}" for path in (PACKAGE / "control").glob("*.py")
       if path.name not in ("controller.py", "gauges.py", "orders.py")],
     "agent/claim.py", "agent/config.py", "agent/spec.py", "agent/tally.py", "agent/limits.py", "agent/rows.py",
+    "agent/instructions.py",
     "agent/transcript.py", "agent/conversation.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/vllm_metrics.py",
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
     "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
+    *[f"export/{name}.py" for name in ("atif", "columns", "completion", "dialogue", "fidelity", "history", "messages",
+                                       "retelling", "sharegpt", "tokens")],
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
     *[f"export/{path.name}" for path in (PACKAGE / "export").glob("*.py")
       if path.name not in ("assembly.py", "export.py", "forms.py", "publishing.py", "shards.py")],

@@ -76,7 +76,7 @@ class Atif:
         return +self._counts
 
     def _steps(self, trajectory: Trajectory) -> Iterator[Step]:
-        """One for each message, but results of calls stand in the step that made them."""
+        """One for each message; but results of calls stand in the step of the calls."""
         dialogue = self._dialogues.of(trajectory)
         number_of = {place: number for number, place in enumerate(dialogue.answers)}
         observed = False
@@ -86,7 +86,7 @@ class Atif:
                 turn = trajectory.turns[number]
                 yield _answer(message, number, turn)
                 observed = bool(turn.calls)
-            elif place < dialogue.answers[0] or not observed:
+            elif not observed:
                 yield {"source": "system" if message["role"] == "system" else "user", "message": message["content"]}
 
 

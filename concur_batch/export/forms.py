@@ -21,6 +21,8 @@ from concur_batch.export.sharegpt import ShareGpt
 from concur_batch.export.tokens import Tokens
 from concur_batch.trace.reading import Run
 
+__all__ = ["FORMS", "REWRITTEN", "NoForm", "Rewritten"]
+
 REWRITTEN: tuple[Rewritten, ...] = get_args(Rewritten)
 
 
