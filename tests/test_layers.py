@@ -24,8 +24,6 @@ PURE = [
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/vllm_metrics.py",
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
     "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
-    *[f"export/{name}.py" for name in ("atif", "columns", "completion", "dialogue", "fidelity", "history", "messages",
-                                       "retelling", "sharegpt", "tokens")],
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
     *[f"export/{path.name}" for path in (PACKAGE / "export").glob("*.py")
       if path.name not in ("assembly.py", "export.py", "forms.py", "publishing.py", "shards.py")],
@@ -55,8 +53,18 @@ ALLOWED = {
     "export": {"agent", "engine", "trace", "workload"},
     "bench": {"agent", "control", "engine", "report", "simulator", "trace", "workload"},
     "cli": {
-        "agent", "bench", "control", "doctor", "driver", "engine", "export", "report", "simulator", "trace", "workload"
-    },  # fmt: skip
+        "agent",
+        "bench",
+        "control",
+        "doctor",
+        "driver",
+        "engine",
+        "export",
+        "report",
+        "simulator",
+        "trace",
+        "workload",
+    },
 }
 
 

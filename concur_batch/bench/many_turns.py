@@ -1,4 +1,4 @@
-"""A run of any size, written as recorders would have, in seconds: some agents are made turn by turn, all are like them."""
+"""A run of any size, written at once as recorders would have: some agents are made turn by turn, all are like them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _AT_ONCE = 4000
 _MADE = 1600
 _ROWS_A_PART = 20_000
 _SYSTEM = "You solve tasks in a workspace."
-_WORDS = "water stone river light house green seven north paper glass under above left right open close early late".split()
+_WORDS = ("water", "stone", "river", "light", "house", "green", "seven", "north", "paper", "glass", "under", "above")
 
 Row = dict[str, Any]
 
@@ -86,9 +86,7 @@ class _Made:
         for number in range(count):
             for table, turn, row in _agent(instructions, number):
                 found.setdefault((table, turn), []).append(row)
-        self._rows = {
-            key: pa.Table.from_pylist(rows, SCHEMAS[key[0]]).combine_chunks() for key, rows in found.items()
-        }
+        self._rows = {key: pa.Table.from_pylist(rows, SCHEMAS[key[0]]).combine_chunks() for key, rows in found.items()}
 
     def rows(self, table: str, turn: int, numbers: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
         """Those of the agents of these numbers, in one turn."""
@@ -153,7 +151,8 @@ def _agent(instructions: Instructions, number: int) -> Iterator[tuple[str, int, 
         action = parse("hermes", text, "stop", specs)
         assert isinstance(action, Calls)
         last = turn == TURNS - 1
-        results = [(call, ToolResult("ok", "" if last else _words(rng, rng.randint(*_OBSERVATION_WORDS)))) for call in action.calls]
+        said = "" if last else _words(rng, rng.randint(*_OBSERVATION_WORDS))
+        results = [(call, ToolResult("ok", said)) for call in action.calls]
         if not last:
             transcript.observe(observation_messages(results, "hermes", tokenizer.template))
         yield "turns", turn, _row(
@@ -163,8 +162,8 @@ def _agent(instructions: Instructions, number: int) -> Iterator[tuple[str, int, 
         )  # fmt: skip
         for index, (call, result) in enumerate(results):
             yield "tools", turn, _row(
-                "tools", turn=turn, call=index, name=call.name, arguments=orjson.dumps(call.arguments).decode(), status="ok",
-                output=result.output, output_bytes=len(result.output), seconds=rng.random(),
+                "tools", turn=turn, call=index, name=call.name, arguments=orjson.dumps(call.arguments).decode(),
+                status="ok", output=result.output, output_bytes=len(result.output), seconds=rng.random(),
             )  # fmt: skip
     yield "agents", 0, _row(
         "agents", final=True, status="finished", end_reason="submit", prompt=prompt, answer="done", turns=TURNS,
@@ -195,4 +194,5 @@ def _row(table: str, **values: Any) -> Row:
         pa.int64(): 0,
         pa.timestamp("us", tz="UTC"): datetime(2026, 11, 30, tzinfo=UTC),
     }
-    return {field.name: empty[field.type] for field in SCHEMAS[table] if not field.nullable and field.name not in values} | values
+    needed = (field for field in SCHEMAS[table] if not field.nullable and field.name not in values)
+    return {field.name: empty[field.type] for field in needed} | values

@@ -128,10 +128,10 @@ def export(
 
 
 def _one_of(option: str, given: str, known: Sequence[_Word]) -> _Word:
-    for word in known:
-        if word == given:
-            return word
-    refuse(f"concur: {option} {given}: there is no such thing; {one_of(given, known)}", 2)
+    found = next((word for word in known if word == given), None)
+    if found is None:
+        refuse(f"concur: {option} {given}: there is no such thing; {one_of(given, known)}", 2)
+    return found
 
 
 def _range(option: str, text: str | None) -> Range | None:

@@ -131,8 +131,8 @@ def _trajectory(run: str, agent: Mapping[str, Any], turns: Rows, tools: Rows) ->
         calls.setdefault(row["turn"], []).append(recorded_call(row))
     found = []
     for row in turns:
-        ids = (row.pop(name) for name in ("input_delta_ids", "output_ids", "output_logprobs"))
-        found.append(Turn(row, *ids, calls.get(row["turn"], ())))
+        delta, output, logprobs = (row.pop(name) for name in ("input_delta_ids", "output_ids", "output_logprobs"))
+        found.append(Turn(row, delta, output, logprobs, calls.get(row["turn"], ())))
     return Trajectory(run, agent, found)
 
 

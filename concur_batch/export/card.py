@@ -1,4 +1,4 @@
-"""The README.md of a data set: what the Hugging Face Hub and `datasets` read of it, and what a person should know. Pure."""
+"""The README.md of a data set: what `datasets` and the Hugging Face Hub read of it, and what a person should. Pure."""
 
 from __future__ import annotations
 
@@ -103,8 +103,7 @@ def _origin(manifest: Manifest) -> Iterator[tuple[str, str]]:
     workload = _workload(manifest)
     model, engine = workload["model"], workload["engine"]
     yield "run", f"{_code(manifest['run'])}, {manifest['status']}, {manifest['agents']:,} agents"
-    # A model may be named by its directory, whose place is nobody's business.
-    yield "model", _code(str(model["name"]).rstrip("/").rpartition("/")[2] if _is_path(model["name"]) else model["name"])
+    yield "model", _code(_model(model["name"]))
     sampling = {name: value for name, value in (model.get("sampling") or {}).items() if value is not None}
     if sampling:
         yield "sampling", _code(json.dumps(sampling, ensure_ascii=False))
@@ -128,8 +127,9 @@ def _workload(manifest: Manifest) -> dict[str, Any]:
     return found
 
 
-def _is_path(model: str) -> bool:
-    return model.startswith(("/", "~", "."))
+def _model(name: str) -> str:
+    """Its name: a model may be named by its directory, whose place is nobody's business."""
+    return name.rstrip("/").rpartition("/")[2] if name.startswith(("/", "~", ".")) else name
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

@@ -97,13 +97,9 @@ class Export:
         outcome.dropped = {reason: dropped[reason] for reason in sorted(dropped, key=lambda name: (stage(name), name))}
         return in_order(pa.concat_tables(found)).combine_chunks()
 
-    def _write(
-        self, chosen: pa.Table, scratch: Path, staging: Path, outcome: Outcome, on_progress: OnProgress
-    ) -> None:
+    def _write(self, chosen: pa.Table, scratch: Path, staging: Path, outcome: Outcome, on_progress: OnProgress) -> None:
         sieve = Sieve(self.forms, self.best, self.sameness)
-        shards = {
-            name: Shards(staging, name, self.schema, self.kind, self.shard_bytes) for name in self.split.names
-        }
+        shards = {name: Shards(staging, name, self.schema, self.kind, self.shard_bytes) for name in self.split.names}
         dropped: Counter[str] = Counter()
 
         def on_read(table: str, rows: int) -> None:

@@ -77,7 +77,7 @@ class Run:
             if not disturbed(files, self._tables.sizes(name)):
                 raise TraceError(f"cannot read table {name} of {self.path}: {error}") from error
         if disturbed(files, self._tables.sizes(name)):
-            raise TraceError(f"the parts of table {name} of {self.path} were merged while they were read; read it again")
+            raise TraceError(f"parts of table {name} of {self.path} were merged while they were read; read it again")
 
     def agents_final(self) -> pa.Table:
         """The final rows of the agents: one for each (task, sample) that has ended."""
@@ -120,8 +120,6 @@ class Run:
                 continue
             found.append((segment.stem + PART_SUFFIX, parse_rows(name, rows, segment)[0]))
         return found
-
-
 
 
 def _known(table: str, columns: Sequence[str] | None) -> list[str]:

@@ -13,7 +13,8 @@ from concur_batch.bench.many_turns import TURNS, write_many_turns
 def test_the_run_is_what_an_export_takes(tmp_path: Path) -> None:
     run = write_many_turns(tmp_path / "run", 6)
     turns = run.table("turns").sort_by([("agent_id", "ascending"), ("turn", "ascending")])
-    assert turns["agent_id"].to_pylist()[::TURNS] == [*(f"task-0/{sample}" for sample in range(4)), "task-1/0", "task-1/1"]
+    agents = [f"task-{task}/{sample}" for task, samples in ((0, 4), (1, 2)) for sample in range(samples)]
+    assert turns["agent_id"].to_pylist()[::TURNS] == agents
     assert turns["turn"].to_pylist() == list(range(TURNS)) * 6
     assert pc.sum(run.agents_final()["turns"]).as_py() == turns.num_rows
     found = {

@@ -142,7 +142,7 @@ def test_what_is_kept_is_what_the_rows_say(
         and (reward_min is None or (row["reward"] is not None and row["reward"] >= reward_min))
         and row["turns"] >= max(1, least)
         and row["context_tokens"] <= 40
-        and all(not fnmatchcase(row["task_id"], p[1:]) if p[0] == "!" else fnmatchcase(row["task_id"], p) for p in tasks)
+        and all(fnmatchcase(row["task_id"], pattern.lstrip("!")) != pattern.startswith("!") for pattern in tasks)
         and row["turns"] % 2 == 0
         for row in rows
     ]

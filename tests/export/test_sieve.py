@@ -63,9 +63,8 @@ def test_of_equal_ones_the_first_is_kept_also_over_tasks() -> None:
     form = Plain()
     sieve = Sieve({"r": form}, None, "exact")
     other: Said = ([1], [3], "x")
-    assert fates(sieve, *(trajectory(task, said) for task, said in (("a", ONE), ("a", other), ("a", ONE), ("b", ONE)))) == [
-        "kept", "kept", "duplicate", "duplicate",
-    ]  # fmt: skip
+    said = (("a", ONE), ("a", other), ("a", ONE), ("b", ONE))
+    assert fates(sieve, *(trajectory(*each) for each in said)) == ["kept", "kept", "duplicate", "duplicate"]
     assert form.seen == 2  # a duplicate is not even rendered
 
 
