@@ -67,7 +67,7 @@ def turns_of(row: Row) -> list[tuple[Row, list[Row]]]:
     return found
 
 
-def write_run(run_dir: Path, agents: Sequence[Row], *, rows_a_part: int = 7, **manifest: Any) -> Run:
+def write_run(run_dir: Path, agents: Sequence[Row], /, *, rows_a_part: int = 7, **manifest: Any) -> Run:
     """A run of these agents, turn by turn over all of them, in small parts of two recorders and in their journals."""
     write_manifest(run_dir, {
         "run": run_dir.name, "status": "finished", "agents": len(agents), "started_at": "2026-11-30T10:00:00Z",

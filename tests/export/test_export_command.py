@@ -245,7 +245,8 @@ def test_an_export_of_nothing_leaves_nothing_and_says_why(run: Run, tmp_path: Pa
 
 
 SLOW = """
-import signal, time
+import time, typer
+from concur_batch.cli.export import export
 from concur_batch.export import forms
 from tests.export.exported_runs import Plain
 
@@ -258,15 +259,13 @@ class Slow(Plain):
         return found
 
 forms.FORMS = {"plain": lambda run, rewritten: Slow()}
-from concur_batch.cli.main import main
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests run under
-main()
+typer.run(export)
 """
 
 
 def broken_off(run: Run, out: Path, number: int) -> int:
     """The exit code of an export that gets a signal when it is half done."""
-    arguments: Sequence[str] = ("export", str(run.path), "--format", "plain", "--out", str(out))
+    arguments: Sequence[str] = (str(run.path), "--format", "plain", "--out", str(out))
     command = [sys.executable, "-c", SLOW, *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None and process.stdout.readline() == b"half\n"

@@ -11,10 +11,8 @@ from concur_batch.export.split import Split, read_shares
 
 def test_a_tasks_split_is_the_same_everywhere() -> None:
     split = Split((("train", 0.9), ("val", 0.1)), 7)
-    assert [split.of(f"task-{number}") for number in range(12)] == EXPECTED  # on any machine, in any version
-
-
-EXPECTED = ["?"] * 12
+    # On any machine, in any version.
+    assert [number for number in range(24) if split.of(f"task-{number}") == "val"] == [17, 20]
 
 
 @given(st.text(), st.integers(0, 9))
