@@ -27,7 +27,7 @@ from concur_batch.trace.reading import Run
 # turn by its other columns and those of its calls.
 _TOKEN_BYTES = 12
 _TURN_BYTES = 800
-_BUCKET_BYTES = 64 << 20
+_BUCKET_BYTES = 32 << 20
 _MOST_BUCKETS = 256  # each is an open file; beyond 16 GB of rows they are larger
 _PLACE = "place"  # of an agent among the chosen ones
 _ORDER = {"agents": (), "turns": ("turn",), "tools": ("turn", "call")}

@@ -19,8 +19,6 @@ from concur_batch.trace.parts import parse_rows
 from concur_batch.trace.schema import SCHEMAS
 from concur_batch.trace.tables import Tables
 
-_ROW_GROUP_ROWS = 1 << 20  # more than any has, so that a batch is one row group
-
 
 class Run:
     """A run directory, read only; its tables are where the manifest says. Raises TraceError if `path` has no manifest,
@@ -66,13 +64,9 @@ class Run:
         files = self._files(name)
         schema = _narrowed(name, names)
         try:
-            found = self._dataset(name, files, segments)
-            # No reading ahead: a row group is 64 MB, and the default is 16 of them from each of 4 files.
-            for batch in found.to_batches(
-                columns=names, filter=filter, batch_size=_ROW_GROUP_ROWS, batch_readahead=1, fragment_readahead=1
-            ):
-                if batch.num_rows:
-                    yield batch.cast(schema)
+            for piece in _row_groups(self._dataset(name, files, segments)):
+                rows = piece.to_table(schema=SCHEMAS[name], columns=names, filter=filter).cast(schema)
+                yield from rows.combine_chunks().to_batches()
         except (ValueError, OSError) as error:
             if not disturbed(files, self._tables.sizes(name)):
                 raise TraceError(f"cannot read table {name} of {self.path}: {error}") from error
@@ -120,6 +114,15 @@ class Run:
                 continue
             found.append((segment.stem + PART_SUFFIX, parse_rows(name, rows, segment)[0]))
         return found
+
+
+def _row_groups(dataset: ds.Dataset) -> Iterator[ds.Fragment]:
+    """The dataset's rows, a row group each. Its own `to_batches` reads ahead of a slow reader, up to a gigabyte."""
+    for fragment in dataset.get_fragments():
+        if isinstance(fragment, ds.ParquetFileFragment):
+            yield from fragment.split_by_row_group()
+        else:
+            yield fragment
 
 
 def _known(table: str, columns: Sequence[str] | None) -> list[str]:
