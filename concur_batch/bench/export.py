@@ -31,6 +31,7 @@ class Exported:
     name: str
     turns: int
     seconds: float
+    cpu_seconds: float
     size_bytes: int
     peak_bytes: int
 
@@ -49,7 +50,10 @@ def measure(run: Run, format: str, files: str, out: Path) -> Exported:
         raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
     train = json.loads(printed.splitlines()[-1])["splits"]["train"]
     seconds = time.monotonic() - began
-    return Exported(f"{format}, {files}", train["turns"], seconds, train["size_bytes"], used.ru_maxrss * 1024)
+    cpu_seconds = used.ru_utime + used.ru_stime
+    return Exported(
+        f"{format}, {files}", train["turns"], seconds, cpu_seconds, train["size_bytes"], used.ru_maxrss * 1024
+    )
 
 
 def main() -> None:
@@ -62,7 +66,15 @@ def main() -> None:
             for format, files in _CASES:
                 found.append(measure(run, format, files, directory / f"{format}-{turns}"))
     table = Table(title=f"{TURNS} turns an agent", title_justify="left")
-    for name in ("what", "turns", "turns/s", "MB/s written", "peak memory", "times that of the smaller"):
+    for name in (
+        "what",
+        "turns",
+        "turns/s",
+        "CPU s / 1,000 turns",
+        "MB/s written",
+        "peak memory",
+        "times that of the smaller",
+    ):
         table.add_column(name, justify="left" if name == "what" else "right", no_wrap=True)
     for each in sorted(found, key=lambda each: (each.name, each.turns)):
         smaller = min((other for other in found if other.name == each.name), key=lambda other: other.turns)
@@ -70,11 +82,12 @@ def main() -> None:
             each.name,
             f"{each.turns:,}",
             f"{each.turns / each.seconds:,.0f}",
+            f"{each.cpu_seconds / each.turns * 1000:.3f}",
             f"{each.size_bytes / each.seconds / 1e6:,.1f}",
             f"{each.peak_bytes / 1e6:,.0f} MB",
             f"{each.peak_bytes / smaller.peak_bytes:.2f}" if each is not smaller else "",
         )
-    Console(width=110).print(table)
+    Console(width=130).print(table)
 
 
 if __name__ == "__main__":

@@ -214,15 +214,16 @@ def _tell(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
     for why, count in outcome.dropped.items():
         table.add_row(Text(f"  dropped: {why}"), f"{count:,}")
     table.add_row("kept", f"{outcome.kept:,}")
-    for name, volume in outcome.splits.items():
-        table.add_row(
-            f"  {name}: {volume.records:,} records, {amount(volume.turns)} turns, {amount(volume.tokens)} tokens, "
-            f"{amount(volume.sampled_tokens)} sampled, {volume.size_bytes / 1e6:,.1f} MB",
-            f"{volume.trajectories:,}",
-        )
     for what, count in outcome.report.items():
-        table.add_row(Text(what), f"{count:,}")
+        table.add_row(Text(f"  {what}"), f"{count:,}")
     console.print(table, highlight=False)
+    for name, volume in outcome.splits.items():
+        console.print(
+            f"{name}: {volume.trajectories:,} trajectories in {volume.records:,} records, {amount(volume.turns)} turns, "
+            f"{amount(volume.tokens)} tokens, {amount(volume.sampled_tokens)} sampled, {volume.size_bytes / 1e6:,.1f} MB",
+            soft_wrap=True,
+            highlight=False,
+        )
     for run in runs:
         name, status = run.manifest["run"], run.manifest["status"]
         if left := outcome.not_ended[name]:
