@@ -23,7 +23,7 @@ from concur_batch.export import forms
 from concur_batch.export.duplicates import SAMENESSES
 from concur_batch.export.export import Export, NothingLeft, OnProgress
 from concur_batch.export.form import Form
-from concur_batch.export.outcome import Outcome
+from concur_batch.export.outcome import Outcome, Volume
 from concur_batch.export.publishing import Occupied
 from concur_batch.export.selection import BadExpression, Range, Selection, read_range
 from concur_batch.export.shards import KINDS
@@ -218,13 +218,15 @@ def _tell(outcome: Outcome, runs: Sequence[Run], console: Console) -> None:
         table.add_row(Text(f"  {what}"), f"{count:,}")
     console.print(table, highlight=False)
     for name, volume in outcome.splits.items():
-        console.print(
-            f"{name}: {volume.trajectories:,} trajectories in {volume.records:,} records, {amount(volume.turns)} turns, "
-            f"{amount(volume.tokens)} tokens, {amount(volume.sampled_tokens)} sampled, {volume.size_bytes / 1e6:,.1f} MB",
-            soft_wrap=True,
-            highlight=False,
-        )
+        console.print(f"{name}: {_in_words(volume)}", soft_wrap=True, highlight=False)
     for run in runs:
         name, status = run.manifest["run"], run.manifest["status"]
         if left := outcome.not_ended[name]:
             console.print(f"{name} is {status}: {left:,} agents have not ended", soft_wrap=True, highlight=False)
+
+
+def _in_words(volume: Volume) -> str:
+    return (
+        f"{volume.trajectories:,} trajectories, {volume.records:,} records, {amount(volume.turns)} turns, "
+        f"{amount(volume.tokens)} tokens, {amount(volume.sampled_tokens)} sampled, {volume.size_bytes / 1e6:,.1f} MB"
+    )

@@ -49,7 +49,7 @@ def check(found: Trajectory, row: dict[str, Any]) -> None:
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.randoms(), st.integers(1, 400), st.integers(2, 9))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_trajectories_come_whole_and_in_order_from_any_parts(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], random: Any, bucket_bytes: int, rows_a_part: int
 ) -> None:

@@ -106,7 +106,7 @@ def test_a_person_is_told_what_was_dropped_and_that_the_run_goes_on(run: Run, tm
         "dropped: status finished 5",
         "kept 1",
     ]
-    assert "\ntrain: 1 trajectories in 1 records, 5 turns, 30 tokens, 15 sampled, 0.0 MB\n" in told
+    assert "\ntrain: 1 trajectories, 1 records, 5 turns, 30 tokens, 15 sampled, 0.0 MB\n" in told
     assert "run is interrupted: 2 agents have not ended" in told
     assert str(tmp_path / "out") in told
 
