@@ -109,6 +109,7 @@ def export(
             _split(split, seed),
             _one_of("--files", files, KINDS),
             int(shard_mb * 1e6),
+            how,
         )
         with _stopped_by_signals(), _progress() as on_progress:
             outcome = plan.write(out, on_progress)

@@ -109,7 +109,7 @@ def _origin(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "sampling", _code(json.dumps(sampling, ensure_ascii=False))
     versions = {str(info["version"]) for info in manifest.get("engine", ()) if info.get("version")}
     simulated = ", SIMULATED" if manifest.get("simulated") else ""
-    yield "engine", " ".join([engine["kind"], *sorted(versions)]) + simulated
+    yield "engine", " ".join(dict.fromkeys([engine["kind"], *sorted(versions)])) + simulated
     if manifest.get("ids_estimated"):
         yield "token ids", "estimated: the engine took messages, and the ids are those of the run's tokenizer"
     yield "workload", f"{_code(workload['name'])}, fingerprint {_code(str(manifest.get('fingerprint')))}"
@@ -134,7 +134,7 @@ def _model(name: str) -> str:
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Markdown; figures stand at the right."""
-    lines = [names, ["---:" if number else "---" for number in range(len(names))]]
+    lines = [names, ["---:" if isinstance(cell, int) else "---" for cell in rows[0]]]
     lines += [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

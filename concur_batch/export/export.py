@@ -15,6 +15,7 @@ from concur_batch.export.assembly import assembled
 from concur_batch.export.card import Card, card
 from concur_batch.export.duplicates import Sameness
 from concur_batch.export.form import Form, Unfit
+from concur_batch.export.history import Rewritten
 from concur_batch.export.outcome import Outcome, Volume
 from concur_batch.export.publishing import publishing
 from concur_batch.export.selection import COLUMNS, Selection, in_order, stage
@@ -40,7 +41,8 @@ class NothingLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What is exported, and how. `forms` are the format by the run's name, all of one schema."""
+    """What is exported, and how. `forms` are the format by the run's name, all of one schema, and made with
+    `rewritten`."""
 
     format: str
     runs: Sequence[Run]
@@ -50,7 +52,8 @@ class Export:
     sameness: Sameness | None = None
     split: Split = field(default_factory=Split)
     kind: Kind = "parquet"
-    shard_bytes: int = 500 << 20
+    shard_bytes: int = 500_000_000
+    rewritten: Rewritten = "split"
 
     @property
     def schema(self) -> pa.Schema:
@@ -146,4 +149,5 @@ class Export:
         told += [("--where", selection.where), ("--dedup", self.sameness), ("--best", self.best)]
         shares = ",".join(f"{name}={share:g}" for name, share in split.shares)
         told += [("--split", shares), ("--seed", split.seed)] if len(split.shares) > 1 else []
+        told += [("--rewritten", self.rewritten)]
         return [f"{name} {value}" for name, value in told if value is not None]

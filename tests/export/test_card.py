@@ -61,7 +61,11 @@ def test_a_person_reads_what_is_in_it_and_where_it_is_from(tmp_path: Path) -> No
 def test_it_says_that_an_engine_was_simulated_and_ids_are_estimates(tmp_path: Path) -> None:
     manifest = {**told(tmp_path).manifests[0], "simulated": True, "ids_estimated": True}
     text = card(told(tmp_path, manifests=[manifest]))
-    assert "* engine: sglang 0.5.23, SIMULATED\n" in text and "* token ids: estimated" in text
+    assert (
+        "* engine: sglang 0.5.23, SIMULATED\n" in text
+        and "| --- | ---: |\n| ended | 11 |" in text
+        and "* token ids: estimated" in text
+    )
 
 
 def test_it_tells_no_place(tmp_path: Path) -> None:

@@ -125,7 +125,9 @@ def test_every_agent_counts_under_one_reason(run: Run, tmp_path: Path) -> None:
     }
     assert summary["kept"] + sum(summary["dropped"].values()) == summary["ended"] == 7
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "    --turns 2:4\n" in card and "    --where agent_id <> 'a/1'\n" in card
+    assert (
+        "    --turns 2:4\n" in card and "    --rewritten split\n" in card and "    --where agent_id <> 'a/1'\n" in card
+    )
     assert names(tmp_path / "out") == ["a/0"]
 
 
