@@ -169,7 +169,7 @@ def _check(runs: Sequence[Run], made: Mapping[str, Form]) -> None:
         schema = made[run.manifest["run"]].schema
         if schema != made[first.manifest["run"]].schema:
             refuse(f"concur: {names} have other columns in this format; export them one by one", 2)
-        tokenizers = {each.manifest["identity"]["model.tokenizer"] for each in (first, run)}
+        tokenizers = {each.manifest.get("identity", {}).get("model.tokenizer") for each in (first, run)}
         if "input_ids" in schema.names and len(tokenizers) > 1:
             refuse(f"concur: {names} have other tokenizers, whose ids do not mix; export them one by one", 2)
 
