@@ -52,7 +52,19 @@ ALLOWED = {
     "doctor": {"agent", "driver", "engine"},
     "export": {"agent", "engine", "trace", "workload"},
     "bench": {"agent", "control", "engine", "report", "simulator", "trace", "workload"},
-    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "export", "report", "simulator", "trace", "workload"},
+    "cli": {
+        "agent",
+        "bench",
+        "control",
+        "doctor",
+        "driver",
+        "engine",
+        "export",
+        "report",
+        "simulator",
+        "trace",
+        "workload",
+    },
 }
 
 

@@ -27,8 +27,6 @@ _CALL = re.compile(r"(?s)<tool_call>(.*?)</tool_call>")
 _REASONING = re.compile(r"(?s)<think>.*?</think>")
 
 
-
-
 class Rendering:
     """Renders dialogues by the run's own template and tokenizer."""
 
@@ -55,7 +53,7 @@ class Rendering:
         return classify(self._tokenizer.decode(ids, skip_special=False), text, self._closing)
 
     def rewritten(self, dialogue: Dialogue) -> list[int]:
-        """The turns at which the template shows the turns before otherwise than when the last of them had ended, such as
+        """The turns at which the template shows those before otherwise than when the last of them had ended, such as
         without their reasoning; white space does not count. Empty where the template refuses the messages."""
         if not self._may_rewrite(dialogue.tools):
             return []
@@ -97,8 +95,6 @@ def classify(recorded: str, rendered: str, closing: str) -> Difference:
         if ours == theirs:
             return cause
     return "other"
-
-
 
 
 def _without_space(text: str) -> str:
