@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ tokenization: the same text in other tokens. whitespace: beside that, other whit
 calls is written otherwise. reasoning: beside that, <think>...</think> is missing or added. refused: the template takes
 no such messages."""
 
+_PARTS = 256  # of texts, whose ids are kept
 
 _SPACE = re.compile(r"\s+")
 _CALL = re.compile(r"(?s)<tool_call>(.*?)</tool_call>")
@@ -34,6 +35,8 @@ class Rendering:
         self._tokenizer = tokenizer
         self._template = tokenizer.template
         self._rewrites: dict[bool, bool] = {}  # by whether there are tools
+        # What all dialogues begin alike with is much of them.
+        self._encode_part = lru_cache(_PARTS)(tokenizer.encode)
 
     def prompt_ids(self, dialogue: Dialogue, turn: int) -> TokenIds:
         """The ids of a turn's prompt, rendered anew. Raises TemplateError."""
@@ -46,7 +49,7 @@ class Rendering:
             text = self._template.render(dialogue.messages, dialogue.tools, generation_prompt=False)
         except TemplateError:
             return "refused"
-        rendered = self._tokenizer.encode(text)
+        rendered = [token for part in self._tokenizer.cut(text) for token in self._encode_part(part)]
         rest = rendered[len(ids) :]
         if rendered[: len(ids)] == ids and self._closing.endswith(self._tokenizer.decode(rest, skip_special=False)):
             return None
