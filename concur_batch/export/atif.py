@@ -116,8 +116,8 @@ def _answer(message: ChatMessage, number: int, turn: Turn) -> Step:
     step["extra"] = {
         "action": row["action"],
         "finish_reason": row["finish_reason"],
-        "generation_seconds": row["generation_seconds"],
-        "tool_seconds": [result.seconds for _, result in turn.calls],
+        "generation_seconds": round(row["generation_seconds"], 6),
+        "tool_seconds": [round(result.seconds, 6) for _, result in turn.calls],
     }
     return step
 

@@ -13,7 +13,7 @@ from concur_batch.export.trajectory import Trajectory
 
 JSON = pa.json_()
 """A column of any JSON values. Parquet stores their text and says that it is JSON: `datasets` (from 4.7 on) and DuckDB
-give back what was put in. As a struct, each message would have every key that any message has, null where it had none."""
+give back what was put in. As a struct, each message would have every key that any has, null where it had none."""
 
 # Where a record is from, and what became of it. No name here is one that a trainer reads.
 SOURCE = [
@@ -49,5 +49,7 @@ def _column(field: pa.Field, records: Sequence[Record]) -> pa.Array:
     values = [record[field.name] for record in records]
     if field.type != JSON:
         return pa.array(values, field.type)
-    texts = [None if value is None else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode() for value in values]
+    texts = [
+        None if value is None else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode() for value in values
+    ]
     return pa.ExtensionArray.from_storage(JSON, pa.array(texts, JSON.storage_type))

@@ -18,8 +18,8 @@ from concur_batch.export.form import Unfit
 from concur_batch.export.trajectory import Trajectory, Turn
 
 ChatMessage = dict[str, Any]
-"""A message of OpenAI's protocol, but that the arguments of a call are an object, as chat templates take them. `content`
-is always a text; a key that says nothing is absent."""
+"""A message of OpenAI's protocol, but that the arguments of a call are an object, as chat templates take them.
+`content` is always a text; a key that says nothing is absent."""
 
 # In the order in which a message has them.
 _SAID = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")

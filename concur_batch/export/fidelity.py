@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -21,12 +21,11 @@ tokenization: the same text in other tokens. whitespace: beside that, other whit
 calls is written otherwise. reasoning: beside that, <think>...</think> is missing or added. refused: the template takes
 no such messages."""
 
+_PARTS = 256  # of texts, whose ids are kept
 
 _SPACE = re.compile(r"\s+")
 _CALL = re.compile(r"(?s)<tool_call>(.*?)</tool_call>")
 _REASONING = re.compile(r"(?s)<think>.*?</think>")
-
-
 
 
 class Rendering:
@@ -36,6 +35,8 @@ class Rendering:
         self._tokenizer = tokenizer
         self._template = tokenizer.template
         self._rewrites: dict[bool, bool] = {}  # by whether there are tools
+        # What all dialogues begin alike with is much of them.
+        self._encode_part = lru_cache(_PARTS)(tokenizer.encode)
 
     def prompt_ids(self, dialogue: Dialogue, turn: int) -> TokenIds:
         """The ids of a turn's prompt, rendered anew. Raises TemplateError."""
@@ -48,14 +49,14 @@ class Rendering:
             text = self._template.render(dialogue.messages, dialogue.tools, generation_prompt=False)
         except TemplateError:
             return "refused"
-        rendered = self._tokenizer.encode(text)
+        rendered = [token for part in self._tokenizer.cut(text) for token in self._encode_part(part)]
         rest = rendered[len(ids) :]
         if rendered[: len(ids)] == ids and self._closing.endswith(self._tokenizer.decode(rest, skip_special=False)):
             return None
         return classify(self._tokenizer.decode(ids, skip_special=False), text, self._closing)
 
     def rewritten(self, dialogue: Dialogue) -> list[int]:
-        """The turns at which the template shows the turns before otherwise than when the last of them had ended, such as
+        """The turns at which the template shows those before otherwise than when the last of them had ended, such as
         without their reasoning; white space does not count. Empty where the template refuses the messages."""
         if not self._may_rewrite(dialogue.tools):
             return []
@@ -97,8 +98,6 @@ def classify(recorded: str, rendered: str, closing: str) -> Difference:
         if ours == theirs:
             return cause
     return "other"
-
-
 
 
 def _without_space(text: str) -> str:

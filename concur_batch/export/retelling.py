@@ -12,7 +12,7 @@ from concur_batch.export.columns import source_of
 from concur_batch.export.dialogue import ChatMessage, Dialogue, Dialogues
 from concur_batch.export.fidelity import Rendering
 from concur_batch.export.form import Unfit
-from concur_batch.export.history import WAS_REWRITTEN, SEGMENTS, Rewritten, history_ids, segments, unforeseen, whole
+from concur_batch.export.history import SEGMENTS, WAS_REWRITTEN, Rewritten, history_ids, segments, unforeseen, whole
 from concur_batch.export.trajectory import Trajectory
 
 

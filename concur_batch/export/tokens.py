@@ -15,7 +15,7 @@ from concur_batch.export.columns import SOURCE, source_of
 from concur_batch.export.dialogue import Dialogue, Dialogues
 from concur_batch.export.fidelity import Rendering
 from concur_batch.export.form import Record, Unfit
-from concur_batch.export.history import WAS_REWRITTEN, SEGMENTS, Rewritten, segments, unforeseen, whole
+from concur_batch.export.history import SEGMENTS, WAS_REWRITTEN, Rewritten, segments, unforeseen, whole
 from concur_batch.export.trajectory import Trajectory, Turn
 
 _IDS = [

@@ -20,6 +20,7 @@ from trl import SFTConfig, SFTTrainer
 
 SEED = 3
 STEPS = 12
+LENGTH = 256  # of the end of each record: a step on whole ones takes half a minute here
 
 
 def main(directory: Path, model: Path) -> None:
@@ -35,7 +36,7 @@ def main(directory: Path, model: Path) -> None:
     found["tokens"] = prepared(trainer(tokens, tokenizer, directory))
     found["messages"] = prepared(trainer(messages, tokenizer, directory))
     found["prompt-completion"] = prepared(trainer(turns, tokenizer, directory))
-    found["training"] = losses(trainer(tokens, tokenizer, directory))
+    found["training"] = losses(trainer(tokens, tokenizer, directory, max_length=LENGTH))
     found["atif"] = [errors(line) for line in (directory / "atif.jsonl").read_text().splitlines()]
     found["no atif"] = errors('{"schema_version": "ATIF-v1.7", "steps": []}')
     print(json.dumps(found))
@@ -49,19 +50,24 @@ def loaded(file: Path, directory: Path) -> Dataset:
 
 def frame(file: Path) -> dict[str, Any]:
     """The schema as polars has it, and the sum of the rewards."""
-    read = polars.read_parquet(file) if file.suffix == ".parquet" else polars.read_ndjson(file, infer_schema_length=None)
+    read = (
+        polars.read_parquet(file) if file.suffix == ".parquet" else polars.read_ndjson(file, infer_schema_length=None)
+    )
     kinds = {name: str(kind) for name, kind in read.schema.items()}
     return {"schema": kinds, "rows": read.height, "rewards": read["reward"].sum() if "reward" in kinds else None}
 
 
-def trainer(rows: Dataset, tokenizer: PreTrainedTokenizerBase, directory: Path) -> SFTTrainer:
+def trainer(
+    rows: Dataset, tokenizer: PreTrainedTokenizerBase, directory: Path, max_length: int | None = None
+) -> SFTTrainer:
     """TRL's, as it comes, with a model of two layers that knows nothing yet."""
     set_seed(SEED)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=8192, **sizes)
     arguments = SFTConfig(
         output_dir=str(directory.parent / "trained"),
-        max_length=None,
+        max_length=max_length,
+        truncation_mode="keep_end",
         max_steps=STEPS,
         per_device_train_batch_size=2,
         learning_rate=1e-2,

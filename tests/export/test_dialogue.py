@@ -117,8 +117,8 @@ def test_bash_stays_text_and_its_results_have_their_exit_code() -> None:
     told = dialogues.of(
         by_hand({"output_text": "```bash\nfalse\n```", "action": "calls"}, ends | {"action": "truncated"}, calls=calls)
     )
-    assert told.messages[1] == {"role": "assistant", "content": "```bash\nfalse\n```"}
-    assert told.messages[2] == {"role": "user", "content": "[exit code 1]\nno"}
+    assert told.messages[2] == {"role": "assistant", "content": "```bash\nfalse\n```"}
+    assert told.messages[3] == {"role": "user", "content": "[exit code 1]\nno"}
 
 
 def served(*messages: dict[str, Any], calls: Any = ()) -> Trajectory:

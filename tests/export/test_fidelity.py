@@ -31,7 +31,7 @@ SAID: list[tuple[Any, str | None]] = [
     (WORK.replace("work", "w\\u006frk"), "calls"),
     (f"{WORK}\n{WORK}", "other"),  # the same call again counts once
     (f"{WORK}\n<tool_response>\nmade up", "other"),
-    (BAD, None),
+    (BAD, "tokenization"),  # the correction quotes the tags, which the agent saw as text and not as control tokens
 ]
 
 
@@ -108,7 +108,7 @@ async def test_reasoning_that_a_template_keeps_until_the_next_question_splits_th
         [None, None], [0, 0, None],
     ]  # fmt: skip
     told = retelling(tokenizer)
-    (record,) = Messages(told).records(await story(*said[::2], tokenizer=tokenizer))
+    assert len(Messages(told).records(await story(*said[::2], tokenizer=tokenizer))) == 1
     assert told.counts == {"rendered as recorded": 1}
 
 

@@ -67,5 +67,5 @@ async def test_tokens_can_be_made_of_any_run(tmp_path: Path) -> None:
 def test_a_broken_tokenizer_is_one_line(tmp_path: Path) -> None:
     run = run_with(tmp_path)
     (tmp_path / "model" / "tokenizer.json").write_text("{")
-    with pytest.raises(NoForm, match="tokenizer.json"):
+    with pytest.raises(NoForm, match="not a tokenizer"):
         FORMS["messages"](run, "split")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from concur_batch.agent.instructions import Instructions
 from concur_batch.export.atif import Atif
