@@ -105,7 +105,7 @@ def test_buckets_follow_each_other_and_are_bounded(agents: list[tuple[int, int]]
     turns, tokens = (np.array(column, np.int64) for column in zip(*agents, strict=True))
     buckets = bucket_of(turns, tokens)
     weights = 800 * turns + 12 * tokens
-    most = max(64 << 20, -(-int(weights.sum()) // 256))
+    most = max(32 << 20, -(-int(weights.sum()) // 256))
     assert len(buckets) == len(agents) and buckets[0] >= 0 and (np.diff(buckets) >= 0).all()
     assert len(set(buckets.tolist())) <= 256
     for bucket in set(buckets.tolist()):
