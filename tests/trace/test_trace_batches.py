@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,3 +57,17 @@ def test_a_merge_while_batches_are_read_is_told_and_never_hides_a_row(run: Run) 
     with pytest.raises(TraceError, match="merged while they were read; read it again"):
         list(batches)
     assert sum(batch.num_rows for batch in run.batches("turns")) == 10
+
+
+def test_a_slow_reader_is_not_read_ahead_of(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "run", {})
+    writer = Writer(tmp_path / "run", "n")
+    for number in range(30):
+        writer.append(encode_turn(*turn("x", number, ids=[7] * 100_000)))
+        writer.rotate()
+    before = pa.total_allocated_bytes()
+    batches = Run(tmp_path / "run").batches("turns", ["input_delta_ids"])
+    first = next(batches)
+    time.sleep(0.5)  # for whatever would read on behind our back
+    assert pa.total_allocated_bytes() - before < 4 * first.nbytes
+    assert 1 + len(list(batches)) == 30
