@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Build what reads exports and trains on them, for the CPU: `.venv-train/` in the checkout.
 #
-# Needs Python 3.11 with pip, x86-64 Linux, about 2 GB of disk. Takes no arguments. A second run returns at once; a run
+# Needs Python 3.11 with pip, x86-64 Linux, about 1.5 GB of disk. Takes no arguments. A second run returns at once; a run
 # that was interrupted is taken up again.
 # Exit status: 0 it is in place and was seen to import, 3 no usable Python 3.11 here, anything else a step failed.
 set -euo pipefail
@@ -12,7 +12,7 @@ venv=$(cd "$here/../.." && pwd)/.venv-train
 source "$here/../cpu_build.sh"
 
 build_venv() {
-  say "making .venv-train (torch, TRL 1.16.0 and $(grep -c == "$here/requirements.txt") pinned packages; a minute or two)"
+  say "making .venv-train (torch, TRL 1.16.0 and $(grep -c == "$here/requirements.txt") pinned packages; about two minutes, 1.3 GB)"
   make_venv
   say "  installing the models of harbor, whose other parts need Python 3.12"
   install --no-deps --ignore-requires-python harbor==0.25.0

@@ -23,7 +23,7 @@ from tests.export.stories import trajectories
 from tests.run.command import ROOT, concur, finished_run
 from tests.run.test_openai_run import works, write_workload
 
-PYTHON = ROOT / ".venv-train/bin/python"
+VENV = ROOT / ".venv-train"
 QUICKSTART = ("--set", "tasks.limit=4", "--set", "control.period_seconds=0.2", "--set", "engine.time_scale=40")
 
 
@@ -35,10 +35,20 @@ class Exported:
         self.told = trajectories(run)
         self.files = directory / "files"
         self.records, self.forms = write_files(run, self.told, self.files)
-        if not PYTHON.exists():
+        if not (VENV / ".stamp").exists():
             pytest.skip("no .venv-train: run make train-cpu (needs Python 3.11)")
-        command = [str(PYTHON), str(ROOT / "tests/export/consumers.py"), str(self.files), str(run.path / "model")]
-        env = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "HF_HOME": str(directory / "hub")}
+        command = [
+            str(VENV / "bin/python"),
+            str(ROOT / "tests/export/consumers.py"),
+            str(self.files),
+            str(run.path / "model"),
+        ]
+        offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(directory / "hub")}
+        env = {
+            **os.environ,
+            **offline,
+            "OMP_NUM_THREADS": "1",
+        }  # threads that wait for each other burn what they wait for
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env)
         assert done.returncode == 0, done.stderr
         self.seen: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from concur_batch.agent.instructions import Instructions
 from concur_batch.export.atif import Atif
 from concur_batch.export.completion import PromptCompletion
 from concur_batch.export.messages import Messages
 from concur_batch.export.sharegpt import ShareGpt
+from concur_batch.export.tokens import Tokens
 from concur_batch.export.trajectory import Trajectory
 from tests.agent.agent_models import demo_tokenizer
 from tests.agent.agent_templates import DROPS_REASONING
@@ -91,10 +97,32 @@ def takes_turns(conversation: Sequence[Mapping[str, str]]) -> bool:
     return asks and all(kind in ("gpt", "function_call") for kind in kinds[1::2]) and len(kinds) % 2 == 0
 
 
-async def test_sharegpt_takes_turns_whatever_the_model_said() -> None:
-    for said in ([WORK, BAD, BAD, SUBMIT], [(WORK, "length")], ["42"], [WORK] * 5):
-        for record in ShareGpt(retelling()).records(await story(*said, turns=4)):  # type: ignore[arg-type]
-            assert takes_turns(record["conversations"])
+LINES = st.lists(st.sampled_from([WORK, f"{WORK}\n{AGAIN}", f"I work.\n{WORK}", BAD]), max_size=5)
+ENDS = st.sampled_from([SUBMIT, "The answer is 42.", (WORK, "length"), BAD])
+
+
+@settings(max_examples=25, deadline=None)
+@given(LINES, ENDS, st.integers(1, 6))
+def test_whatever_an_agent_did_is_told_whole_in_every_format(lines: list[Any], end: Any, turns: int) -> None:
+    trajectory = asyncio.run(story(*lines, end, turns=turns, malformed=2))
+    count = len(trajectory.turns)
+    (record,) = Tokens("drop").records(trajectory)
+    assert len(record["input_ids"]) == trajectory.turns[-1].row["context_tokens"]
+    assert record["assistant_masks"].sum() == trajectory.agent["output_tokens"]
+    assert len(record["turn_starts"]) == count
+
+    told = retelling(rewritten="drop")
+    (record,) = Messages(told).records(trajectory)
+    assert [message["role"] for message in record["messages"]].count("assistant") == count
+    assert record["messages"][-1]["role"] == "assistant"
+    made = {call["id"] for message in record["messages"] for call in message.get("tool_calls", ())}
+    answered = [message["tool_call_id"] for message in record["messages"] if message["role"] == "tool"]
+    assert len(set(answered)) == len(answered) and set(answered) <= made
+    assert set(told.counts) <= {"rendered as recorded", "rendered otherwise: tokenization"}
+
+    assert len(PromptCompletion(retelling()).records(trajectory)) == count
+    (record,) = ShareGpt(retelling()).records(trajectory)
+    assert takes_turns(record["conversations"])
 
 
 async def test_atif_tells_steps_with_their_calls_results_and_ids() -> None:
