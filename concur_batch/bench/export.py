@@ -41,13 +41,13 @@ def measure(run: Run, format: str, files: str, out: Path) -> Exported:
     command = [str(Path(sys.executable).with_name("concur")), "export", str(run.path), "--out", str(out)]
     command += ["--format", format, "--files", files, "--json"]
     began = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         assert process.stdout is not None
         printed = process.stdout.read()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}: {printed.decode()[-2000:]}")
     train = json.loads(printed.splitlines()[-1])["splits"]["train"]
     seconds = time.monotonic() - began
     cpu_seconds = used.ru_utime + used.ru_stime
