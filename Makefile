@@ -1,7 +1,11 @@
 # Every target works alone, in any order, and again: what is done already is not done twice.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-durability bench-control bench-real bench-simulator bench-paper fit-paper clean
+<<<<<<< HEAD
+.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-durability bench-export bench-control bench-real bench-simulator bench-paper fit-paper clean
+=======
+.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu train-cpu bench-scale bench-durability bench-control bench-real bench-simulator bench-paper fit-paper clean
+>>>>>>> forms
 
 # The newest Python from 3.11 on that can make environments.
 PYTHON ?= $(shell for v in 3.13 3.12 3.11 3; do command -v python$$v >/dev/null && python$$v -c \
@@ -25,7 +29,7 @@ setup: .venv/.done  ## Install concur and its tools into .venv
 quickstart: setup  ## Run real agents with real tools on a simulated engine, in under a minute
 	@$(BIN)/concur run workloads/quickstart.yaml
 
-test: setup sglang-cpu vllm-cpu  ## Every test that needs no GPU, the ones on a real SGLang and vLLM on the CPU included
+test: setup sglang-cpu vllm-cpu train-cpu  ## Every test that needs no GPU, the ones on a real SGLang, vLLM and TRL on the CPU included
 	@$(BIN)/pytest
 
 check: setup  ## Lint, format check and types
@@ -44,11 +48,17 @@ sglang-cpu:  ## Build a real SGLang for the CPU and the SmolLM2-135M model
 vllm-cpu:  ## Build a real vLLM for the CPU (needs AVX-512) and the same model
 	@bash scripts/vllm_cpu/build.sh || { code=$$?; [ $$code -eq 3 ] && [ -z "$(CI)" ] || exit $$code; }
 
+train-cpu:  ## Build what reads exports and trains on them: TRL, datasets, polars on the CPU
+	@bash scripts/train_cpu/build.sh || { code=$$?; [ $$code -eq 3 ] && [ -z "$(CI)" ] || exit $$code; }
+
 bench-scale: setup  ## 1,000 and 4,000 agents: turns/s, CPU a turn, memory; with and without a sandbox
 	@$(BIN)/python -m concur_batch.bench.scale
 
 bench-durability: setup  ## Journal and Parquet at 2,000 agents: share of the run's CPU, bytes a token
 	@$(BIN)/python -m concur_batch.bench.durability
+
+bench-export: setup  ## 1,000,000 turns to tokens in Parquet and messages in JSONL: turns/s, MB/s, memory
+	@$(BIN)/python -m concur_batch.bench.export
 
 bench-control: setup  ## 10,000 agents: decisions/s in the core and through Ray, messages a turn, batches as without
 	@$(BIN)/python -m concur_batch.bench.control
@@ -66,4 +76,4 @@ fit-paper: setup  ## Fit the simulator's calibrated constants to some cells of t
 	@$(BIN)/python -m concur_batch.bench.paper.calibration
 
 clean:  ## Remove what the targets made, but not the runs
-	rm -rf .venv .venv-sglang .venv-vllm models .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-sglang .venv-vllm .venv-train models .pytest_cache .mypy_cache .ruff_cache .hypothesis

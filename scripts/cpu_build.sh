@@ -1,4 +1,4 @@
-# What the recipes for CPU servers share; sourced, after `here` (the recipe's directory), `recipe` (the make
+# What the recipes for environments on the CPU share; sourced, after `here` (the recipe's directory), `recipe` (the make
 # target) and `venv` are set.
 #
 # Each result counts as made only once its `.stamp` is in place; it holds a digest of what the result was made from.
@@ -27,7 +27,7 @@ digest() {
 made_from() { [[ -f $1/.stamp && $(<"$1/.stamp") == "$2" ]]; }
 
 # Exit status 3: this machine cannot have it.
-cannot() { say "$*: the real CPU server cannot be built here"; exit 3; }
+cannot() { say "$*: it cannot be built here"; exit 3; }
 
 need_python() {
   "$base_python" -c 'import sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2> /dev/null &&

@@ -18,12 +18,15 @@ PURE = [
     *[f"control/{path.name}" for path in (PACKAGE / "control").glob("*.py")
       if path.name not in ("controller.py", "gauges.py", "orders.py")],
     "agent/claim.py", "agent/config.py", "agent/spec.py", "agent/tally.py", "agent/limits.py", "agent/rows.py",
+    "agent/instructions.py",
     "agent/transcript.py", "agent/conversation.py", "agent/actions.py", "agent/prompting.py", "agent/template.py",
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/vllm_metrics.py",
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
     "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
+    *[f"export/{path.name}" for path in (PACKAGE / "export").glob("*.py")
+      if path.name not in ("assembly.py", "export.py", "forms.py", "publishing.py", "shards.py")],
     "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "bench/fit.py", "bench/forecast.py", "bench/forecast_table.py", "bench/plans.py", "bench/prediction.py",
@@ -51,10 +54,11 @@ ALLOWED = {
     "report": {"driver", "trace"},
     "driver": {"agent", "control", "engine", "foreign", "simulator", "trace", "workload"},
     "doctor": {"agent", "driver", "engine"},
+    "export": {"agent", "engine", "trace", "workload"},
     "bench": {"agent", "control", "engine", "report", "simulator", "trace", "workload"},
     "foreign": {"agent", "engine", "trace", "workload"},
-    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "foreign", "report", "simulator", "trace",
-            "workload"},
+    "cli": {"agent", "bench", "control", "doctor", "driver", "engine", "export", "foreign", "report", "simulator",
+            "trace", "workload"},
 }  # fmt: skip
 
 

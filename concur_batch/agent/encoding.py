@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +106,12 @@ class Tokenizer:
             return [token for token in ids if token not in self.control_ids]
         middle = len(text) // 2
         return self.encode_content(text[:middle]) + self.encode_content(text[middle:])
+
+    def cut(self, text: str) -> list[str]:
+        """A template's text in parts, of which each but the first begins with a control token. Nothing is merged across
+        that: `encode` gives for the parts, one after the other, what it gives for the whole."""
+        starts = [match.start() for match in self._cut.finditer(text)]
+        return [text[start:end] for start, end in pairwise([0, *starts, len(text)])]
 
     def encode_prompt(self, messages: Sequence[Message], tools: Tools | None) -> TokenIds:
         """Token ids of a first prompt, with the opening of the assistant's turn. Raises TemplateError.

@@ -102,7 +102,7 @@ def tools_section(schemas: Tools) -> str:
 
 def offered_tools(specs: Sequence[ToolSpec], format: Format) -> list[dict[str, Any]] | None:
     """The tools as OpenAI's protocol offers them; None for a format whose prompt tells of them."""
-    return [_schema(spec) for spec in specs] if format == "hermes" else None
+    return [tool_schema(spec) for spec in specs] if format == "hermes" else None
 
 
 def observation_role(format: Format, template: Medium) -> str:
@@ -142,7 +142,8 @@ def _text(result: ToolResult, format: Format) -> str:
     return result.output or "(no output)"
 
 
-def _schema(spec: ToolSpec) -> dict[str, Any]:
+def tool_schema(spec: ToolSpec) -> dict[str, Any]:
+    """A tool as OpenAI's protocol and chat templates take it."""
     function = {"name": spec.name, "description": spec.description, "parameters": spec.parameters}
     return {"type": "function", "function": function}
 

@@ -186,6 +186,7 @@ class Rollout:
     def _row(self, ending: Ending) -> Row:
         attempt = self._attempt
         return agent_row(attempt.key, ending, attempt.tally) | {
+            "prompt": self.spec.prompt if self.spec.trajectory is None else None,
             "seed": self.spec.seed,
             "context_tokens": attempt.transcript.tokens,
             "started_seconds": self._started_seconds,

@@ -9,6 +9,7 @@ from concur_batch.cli.bench import bench
 from concur_batch.cli.ctl import ctl
 from concur_batch.cli.doctor import doctor
 from concur_batch.cli.explain import explain
+from concur_batch.cli.export import export
 from concur_batch.cli.inspect import inspect
 from concur_batch.cli.ls import ls
 from concur_batch.cli.ps import ps
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 VERBS = (
-    *(run, resume, replay_from, simulate),
+    *(run, resume, export, replay_from, simulate),
     *(ls, ps, inspect, stats, audit, explain),
     *(doctor, serve_sim, schema),
 )

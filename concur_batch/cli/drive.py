@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from concur_batch.agent.instructions import Instructions
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.cli.refusal import refuse
 from concur_batch.cli.signals import Stopped, stopped_by_signals
@@ -26,6 +27,7 @@ from concur_batch.report.table import summary_table
 from concur_batch.trace.files import TraceError, is_locked, locked
 from concur_batch.trace.manifest import update_manifest, write_manifest
 from concur_batch.trace.reading import Run
+from concur_batch.workload.dryrun import tool_specs
 from concur_batch.workload.fingerprint import fingerprint, identity
 from concur_batch.workload.loading import Loaded
 from concur_batch.workload.schema import SandboxTools, SimulatedEngine
@@ -53,12 +55,15 @@ class Drive:
 
 def told(loaded: Loaded, batch: Batch) -> dict[str, Any]:
     """What a manifest says of the workload."""
-    decides = identity(loaded.workload, batch.digest)
+    workload = loaded.workload
+    decides = identity(workload, batch.digest)
+    instructions = Instructions(workload.agent.format, loaded.system, tool_specs(workload.tools))
     return {
-        "workload": loaded.workload.model_dump(mode="json"),
+        "workload": workload.model_dump(mode="json"),
         "workload_file": str(loaded.path),
         "fingerprint": fingerprint(decides),
         "identity": decides,  # what the fingerprint is of
+        "prompting": instructions.to_json() if workload.replay is None else None,
     }
 
 

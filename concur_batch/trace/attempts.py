@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ def rows_of_attempts(
     wanted = frozenset(attempts)
     found = run.table(table, columns, pc.field("agent_id").isin(sorted({agent for agent, _ in wanted})))
     rows: dict[Key, list[Row]] = defaultdict(list)
-    for row in _rows(found.sort_by(order)):
+    for row in rows_of(found.sort_by(order)):
         key = (row["agent_id"], row["attempt"])
         if key in wanted:
             rows[key].append(row)
@@ -40,14 +41,26 @@ def keys_of(rows: pa.Table, attempts: Collection[Key]) -> pa.ChunkedArray:
     return pc.is_in(keys, pa.array([f"{attempt} {agent}" for agent, attempt in attempts], pa.string()))
 
 
-def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    lists = [field.name for field in table.schema if pa.types.is_list(field.type)]
-    rows: list[dict[str, Any]] = table.drop_columns(lists).to_pylist()
-    for name in lists:
-        first = 0
-        for chunk in table[name].chunks:
-            ends, items = chunk.offsets.to_numpy(), chunk.values.to_numpy(zero_copy_only=False)
-            for index in range(len(chunk)):
-                rows[first + index][name] = items[ends[index] : ends[index + 1]]
-            first += len(chunk)
-    return rows
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as they are in Python, but lists as numpy arrays, which are views of the table's memory."""
+    columns = [_values(column) for column in table.columns]
+    return [dict(zip(table.column_names, values, strict=True)) for values in zip(*columns, strict=True)]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """Arrow's own `to_pylist` takes longer by far: a turn has forty columns, and a run has millions of turns."""
+    kind = column.type
+    if pa.types.is_list(kind):
+        return [items for chunk in column.chunks for items in _arrays(chunk)]
+    if column.null_count == len(column):
+        return [None] * len(column)
+    if not column.null_count and (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        return list(column.to_numpy().tolist())
+    return list(column.to_pylist())
+
+
+def _arrays(lists: pa.ListArray) -> list[Any]:
+    """Each list as an array, None for null."""
+    ends, items = lists.offsets.to_numpy().tolist(), lists.values.to_numpy(zero_copy_only=False)
+    there = lists.is_valid().to_numpy(zero_copy_only=False).tolist()
+    return [items[start:end] if valid else None for valid, (start, end) in zip(there, pairwise(ends), strict=True)]

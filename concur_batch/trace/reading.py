@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,24 +44,16 @@ class Run:
         TraceError for an unknown column or a damaged file. With `few`, for a filter that finds few rows, it is first
         found out where they are.
         """
-        schema = SCHEMAS[name]
-        if unknown := set(columns or ()) - set(schema.names):
-            raise TraceError(f"table {name} has no column {', '.join(sorted(unknown))}")
+        names = _known(name, columns)
         while True:
             # Journal before parts: a segment that is stored meanwhile is then seen as parts, and left out here.
             segments = self._segments(name)
             files = self._files(name)
             try:
-                parts, rows = self._choose(name, files, segments)
-                sources = [ds.dataset(pa.concat_tables([pa.Table.from_batches([], schema), *rows]))]
-                if parts:
-                    paths, filesystem = [self._tables.path(name, part) for part in parts], self._tables.filesystem
-                    stored = ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
-                    sources.append(narrowed(stored, filter) if few and filter is not None else stored)
-                found = ds.dataset(sources).to_table(
-                    columns=list(columns) if columns is not None else None, filter=filter
+                found = self._dataset(name, files, segments, filter if few else None).to_table(
+                    columns=names, filter=filter
                 )
-                found = found.cast(pa.schema([schema.field(column) for column in found.column_names]))
+                found = found.cast(_narrowed(name, names))
             # A run of an older version lacks columns that may not be null: ValueError, as Arrow's own errors are.
             except (ValueError, OSError) as error:
                 if disturbed(files, self._tables.sizes(name)):  # what was to be read is gone by now
@@ -70,9 +62,49 @@ class Run:
             if not disturbed(files, self._tables.sizes(name)):
                 return found
 
+    def batches(
+        self, name: str, columns: Sequence[str] | None = None, filter: pc.Expression | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows that `table` gives, in batches of at most a row group: memory that does not grow with the table.
+
+        Raises what `table` raises, and TraceError at the end where parts were merged meanwhile, as a run's last act is:
+        the batches till then are not all, and it must be read again.
+        """
+        names = _known(name, columns)
+        segments = self._segments(name)
+        files = self._files(name)
+        schema = _narrowed(name, names)
+        try:
+            for piece in _row_groups(self._dataset(name, files, segments)):
+                rows = piece.to_table(schema=SCHEMAS[name], columns=names, filter=filter).cast(schema)
+                yield from rows.combine_chunks().to_batches()
+        except (ValueError, OSError) as error:
+            if not disturbed(files, self._tables.sizes(name)):
+                raise TraceError(f"cannot read table {name} of {self.path}: {error}") from error
+        if disturbed(files, self._tables.sizes(name)):
+            raise TraceError(f"parts of table {name} of {self.path} were merged while they were read; read it again")
+
     def agents_final(self) -> pa.Table:
         """The final rows of the agents: one for each (task, sample) that has ended."""
         return self.table("agents", filter=pc.field("final"))
+
+    def _dataset(
+        self,
+        name: str,
+        files: Collection[str],
+        segments: Sequence[tuple[str, pa.Table]],
+        few: pc.Expression | None = None,
+    ) -> ds.Dataset:
+        """The rows of a table in those of its files and of the segments that hold each of them once; of the files only
+        the row groups in which the filter `few` finds a row."""
+        parts, rows = self._choose(name, files, segments)
+        schema = SCHEMAS[name]
+        sources = [ds.dataset(pa.concat_tables([pa.Table.from_batches([], schema), *rows]))]
+        if parts:
+            paths, filesystem = [self._tables.path(name, part) for part in parts], self._tables.filesystem
+            stored = ds.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
+            sources.append(stored if few is None else narrowed(stored, few))
+        return ds.dataset(sources)
 
     def _files(self, name: str) -> Collection[str]:
         """The files of a table at one moment; a single listing beside a merge is not that."""
@@ -101,3 +133,24 @@ class Run:
                 continue
             found.append((segment.stem + PART_SUFFIX, parse_rows(name, rows, segment)[0]))
         return found
+
+
+def _row_groups(dataset: ds.Dataset) -> Iterator[ds.Fragment]:
+    """The dataset's rows, a row group each. Its own `to_batches` reads ahead of a slow reader, up to a gigabyte."""
+    for fragment in dataset.get_fragments():
+        if isinstance(fragment, ds.ParquetFileFragment):
+            yield from fragment.split_by_row_group()
+        else:
+            yield fragment
+
+
+def _known(table: str, columns: Sequence[str] | None) -> list[str]:
+    """The columns asked for, by default all. Raises KeyError for the table and TraceError for a column."""
+    names = SCHEMAS[table].names
+    if unknown := set(columns or ()) - set(names):
+        raise TraceError(f"table {table} has no column {', '.join(sorted(unknown))}")
+    return list(names if columns is None else columns)
+
+
+def _narrowed(table: str, columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([SCHEMAS[table].field(column) for column in columns])

@@ -42,6 +42,7 @@ AGENTS = pa.schema(
         pa.field("failure_class", pa.string()),  # model | tool | infrastructure | limit | cancelled
         pa.field("error", pa.string()),
         pa.field("reward", pa.float64()),
+        pa.field("prompt", pa.string()),  # the user's text; null where the agent was replayed
         pa.field("answer", pa.string()),
         pa.field("verify_output", pa.string()),
         pa.field("verify_seconds", pa.float64()),

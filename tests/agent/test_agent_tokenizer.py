@@ -228,3 +228,11 @@ def test_runs_of_spaces_among_the_added_tokens_are_ordinary_vocabulary():
 def test_loading_fixes_the_moment(directory):
     edit_config(directory, chat_template=CHATML_ANY_ROLE + "{{ strftime_now('%Y') }}")
     assert load_tokenizer(directory, MOMENT).template.render([], None, generation_prompt=False) == "2024"
+
+
+@unhurried
+@given(text=HOSTILE.map("".join))
+def test_the_parts_of_a_text_have_the_ids_of_the_whole(tokenizer, text):
+    parts = tokenizer.cut(text)
+    assert "".join(parts) == text
+    assert [token for part in parts for token in tokenizer.encode(part)] == tokenizer.encode(text)

@@ -56,6 +56,7 @@ async def test_lengths_observations_and_calls_are_the_recorded_ones() -> None:
     ending, row, rows, requests = await replayed()
     (end,) = TOKENIZER.closing_ids[:1]
     assert ending == ENDING
+    assert row["prompt"] is None
     assert [request.max_new_tokens for request in requests] == [4, 2, 3]
     assert [request.sampling["ignore_eos"] for request in requests] == [True] * 3
     assert all("stop" not in request.sampling for request in requests)

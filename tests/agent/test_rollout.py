@@ -23,6 +23,7 @@ from tools_env.synthetic import SyntheticEnvironment
 async def test_a_submit_finishes_and_is_judged() -> None:
     ending, row, rows, _ = await play(WORK, SUBMIT)
     assert (ending.status, ending.reason, row["answer"], row["reward"]) == ("finished", "submit", "42", 1.0)
+    assert row["prompt"] == SPEC.prompt
     assert [turn["action"] for turn in rows.rows("turns")] == ["calls", "calls"]
     assert [call["name"] for call in rows.rows("tools")] == ["work", "submit"]
 

@@ -40,6 +40,7 @@ def test_a_recorded_run_is_replayed_under_another_policy_and_again(tmp_path: Pat
         waits = zip(rows(recorded, "turns", "tool_seconds"), rows(run, "turns", "tool_seconds"), strict=True)
         assert all(seconds <= slept + 0.05 for (seconds,), (slept,) in waits)
         assert not list((run.path / "workspaces").glob("*"))
+    assert recorded.manifest["prompting"] is not None and replayed.manifest["prompting"] is None
     assert replayed.manifest["workload"]["replay"]["run"] == str(recorded.path)
     assert replayed.manifest["identity"]["tasks"] == again.manifest["identity"]["tasks"]
 

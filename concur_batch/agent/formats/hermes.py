@@ -69,6 +69,22 @@ def parse_hermes(text: str, complete: bool, specs: Specs) -> Action:
     return Answer(words)
 
 
+def before_calls(text: str) -> str:
+    """What a turn that `parse_hermes` took as calls has before the first of them, with its reasoning."""
+    first: int | None = None
+    position = 0
+    while (tag := _TAG.search(text, position)) is not None and tag[0] != "<tool_response>":
+        position = tag.end()
+        if tag[0] == "<think>":
+            position = text.index("</think>", position) + len("</think>")
+        elif tag[0] == "</think>":
+            first = None  # whatever came before was reasoning
+        elif tag[0] == "<tool_call>":
+            first = tag.start() if first is None else first
+            _, position = read_json(text, _after_space(text, position))
+    return text[:first]
+
+
 def _read_block(text: str, position: int, specs: Specs) -> tuple[Call, int]:
     """The call of a block from after its opening tag, and where the block ends. Raises ActionError."""
     value, end = read_json(text, _after_space(text, position))
