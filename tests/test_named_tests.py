@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 _NAMED = re.compile(r"`(test_\w+)`")
 
 
-def tests() -> set[str]:
+def all_tests() -> set[str]:
     return {
         node.name
         for path in (ROOT / "tests").rglob("test_*.py")
@@ -21,7 +21,7 @@ def tests() -> set[str]:
 
 def test_the_tests_that_the_pages_name_exist() -> None:
     named = {page.name: set(_NAMED.findall(page.read_text())) for page in (ROOT / "docs").glob("*.md")}
-    missing = {page: sorted(names - tests()) for page, names in named.items() if not names <= tests()}
+    missing = {page: sorted(names - all_tests()) for page, names in named.items() if not names <= all_tests()}
     assert not missing
 
 

@@ -23,7 +23,7 @@ from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.orders import ORDERS
 from concur_batch.control.rules import CHOICES, make_rules
-from concur_batch.driver.cluster import Cluster, Node, answer, await_ref
+from concur_batch.driver.cluster import Cluster, Node, answer, answers, await_ref
 from concur_batch.driver.directory import model_of, put_model
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.missing import missing_notes
@@ -343,16 +343,12 @@ class Driver:
 
     async def _look(self) -> None:
         """Take a snapshot. Parts that do not answer in time, since they die or restart, count as they were last."""
-        names = list(self._hosts)
-        asked = [self._controller.status.remote(), *(self._hosts[name].status.remote() for name in names)]
-        asked_seconds = time.monotonic()
-        control, *hosts = await asyncio.gather(*map(answer, asked))
-        answers = dict(zip([_CONTROLLER, *names], [control, *hosts], strict=True))
-        self._end_hung({name: told is not None for name, told in answers.items()}, time.monotonic() - asked_seconds)
+        asked = {name: host.status.remote() for name, host in self._hosts.items()}
+        told, waited_seconds = await answers({_CONTROLLER: self._controller.status.remote(), **asked})
+        self._end_hung({name: account is not None for name, account in told.items()}, waited_seconds)
+        control = told.pop(_CONTROLLER) or dict(self._snapshot.control)
         # One that has died meanwhile has its account from the tables by now.
-        told = {name: host for name, host in zip(names, hosts, strict=True) if host is not None and name in self._hosts}
-        self._accounts |= told
-        control = control or dict(self._snapshot.control)
+        self._accounts |= {name: told[name] for name in self._hosts if told.get(name) is not None}
         self._snapshot = join(self._elapsed(), self._total, control, self._accounts.values())
         self._on_snapshot(self._snapshot)
         for account in self._accounts.values():

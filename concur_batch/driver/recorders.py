@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from concur_batch.driver.cluster import Cluster, Node, answer, await_ref
+from concur_batch.driver.cluster import Cluster, Node, answer, answers, await_ref
 from concur_batch.driver.silence import SILENT_SECONDS, Silence
 from concur_batch.trace.journal import JOURNAL
 from concur_batch.trace.manifest import update_manifest
@@ -77,13 +77,11 @@ class Recorders:
     async def news(self) -> list[str]:
         """Which of them have hung and are started again, and why parts cannot be stored, each reason once. Nothing is
         lost meanwhile, but the journals grow."""
-        asked, asked_seconds = dict(self._actors), time.monotonic()
-        told = await asyncio.gather(*(answer(actor.totals.remote()) for actor in asked.values()))
-        totals = dict(zip(asked, told, strict=True))
-        answered = {node: found is not None for node, found in totals.items()}
-        hung = self._silence.hung(answered, time.monotonic() - asked_seconds)
+        actors = dict(self._actors)
+        totals, waited_seconds = await answers({node: actor.totals.remote() for node, actor in actors.items()})
+        hung = self._silence.hung({node: told is not None for node, told in totals.items()}, waited_seconds)
         for node in hung:
-            ray.kill(asked[node], no_restart=False)
+            ray.kill(actors[node], no_restart=False)
         errors = {found["rotation_error"] for found in totals.values() if found and found["rotation_error"]}
         new = sorted(errors - self._told)
         self._told |= errors
