@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-SILENT_SECONDS = 60.0
-"""Ours. An event loop that is only late, on a machine with far too much to do, is so by seconds."""
+SILENT_SECONDS = 120.0
+"""Ours: no part is so late, or takes so long to start again, on a machine that has far too much to do."""
 
 
 class Silence:

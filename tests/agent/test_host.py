@@ -39,8 +39,8 @@ def specs(*names: str) -> list[AgentSpec]:
 
 
 class Engine:
-    """Answers each agent with the lines of its task, one after the other, the last again and again; but from the request
-    on that `hangs` names for a task, it keeps the answer."""
+    """Answers each agent with the lines of its task, one after the other, the last again and again; but from the
+    request on that `hangs` names for a task, it keeps the answer."""
 
     def __init__(self, lines: Mapping[str, Sequence[Said]]) -> None:
         self._of = {task: SayingEngine(*said) for task, said in lines.items()}
@@ -52,7 +52,7 @@ class Engine:
         task = re.findall(r"user\nTask ([\w-]+)", prompt)[0]
         self.asked[task] += 1
         number = self.asked[task]
-        while number >= self.hangs.get(task, math.inf):
+        while number >= self.hangs.get(task, math.inf):  # noqa: ASYNC110 - a test changes it
             await asyncio.sleep(0.001)
         return await self._of[task].generate(request)
 
@@ -198,7 +198,10 @@ async def test_a_run_that_is_stopped_waits_for_no_other_attempt_and_makes_no_fai
             await running
     assert ends(tmp_path) == {"waits": [(0, False, "failed", "infrastructure")]}
     left = going_on(specs("waits", "fails"), read_past(Run(tmp_path)), 3)
-    assert [(agent.task_id, agent.attempt, agent.attempts_before) for agent in left] == [("waits", 1, 1), ("fails", 0, 0)]
+    assert [(agent.task_id, agent.attempt, agent.attempts_before) for agent in left] == [
+        ("waits", 1, 1),
+        ("fails", 0, 0),
+    ]
 
 
 async def test_a_host_that_dies_after_the_write_and_before_the_answer_has_nothing_delivered_twice(

@@ -59,7 +59,7 @@ class Troubled(ChatServer):
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         task = task_of((await request.json())["messages"])
         self.asked[task] += 1
-        while task == "hangs" and not self.released.is_set():
+        while task == "hangs" and not self.released.is_set():  # noqa: ASYNC110 - another thread sets it
             await asyncio.sleep(0.05)
         if task in FAULTS and not self.healed:
             status, text = FAULTS[task]
@@ -117,7 +117,7 @@ def write_workload(directory: Path, url: str) -> Path:
 
 
 def failing_bwrap(directory: Path) -> Path:
-    """A directory for PATH whose bwrap starts no sandbox for the commands of some tasks, as long as `broken` is there."""
+    """A directory for PATH whose bwrap starts no sandbox for the commands of some tasks, while `broken` is there."""
     directory.mkdir()
     (directory / "broken").touch()
     program = directory / "bwrap"
@@ -171,7 +171,7 @@ def test_what_befalls_an_agent_is_noticed_by_no_other_and_made_good_by_a_resume(
         assert tries["once"] == 2
         assert {tries[task] for task in GOOD - {"once"}} == {1}
 
-        asked = dict(server.asked)
+        asked = Counter(server.asked)
         server.healed = True
         (programs / "broken").unlink()
         summary = Running(run.path, "--retry", "model", verb="resume", env={"PATH": path}).end(0)
@@ -180,7 +180,9 @@ def test_what_befalls_an_agent_is_noticed_by_no_other_and_made_good_by_a_resume(
     after = run.table("agents").to_pylist()
     again = {*INFRASTRUCTURE, "nonsense"}
     assert {task for task in TASKS if server.asked[task] > asked[task]} == again
-    assert {task for task, ending in ended(after).items() if ending == ("finished", "submit", None, 1.0)} == GOOD | again
+    assert {
+        task for task, ending in ended(after).items() if ending == ("finished", "submit", None, 1.0)
+    } == GOOD | again
     assert {task: attempts_of(after, task) for task in again} == {
         task: [False, False, True] if task in INFRASTRUCTURE else [False, True] for task in again
     }
