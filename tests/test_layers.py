@@ -22,7 +22,7 @@ PURE = [
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/vllm_metrics.py",
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
-    "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
+    "driver/plan.py", "driver/snapshot.py", "driver/missing.py", "driver/silence.py",
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
     "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",

@@ -92,16 +92,19 @@ def test_a_signal_waits_for_what_ends_in_time_a_second_one_for_nothing_and_neith
         assert f"concur resume {run.path}" in running.log
         assert (server.asked("ends"), server.asked("late"), host_processes(SLEEP)) == (1, 0, [])
 
-        # Two signals: the first alone would wait for ever.
+        # Two signals: the first alone would wait for ever, and a host that hangs does not keep the second.
         said = tmp_path / "second"
         running = Running(run.path, verb="resume", constants={GRACE: 100_000}, said=said)
         wait_for(lambda: len(rows_of(output, "agents")) == 2 and "hangs" in begun(output), "all but one to end")
         running.process.send_signal(signal.SIGINT)
         running.until_said("stopping")
         assert running.process.poll() is None
+        host = running.actor("AgentHost")
+        host.send_signal(signal.SIGSTOP)
         running.process.send_signal(signal.SIGINT)
         summary = running.end(130)
         assert (summary["finished"], summary["failed"], summary["unfinished"]) == (2, 0, 1)
+        wait_for(lambda: not host.is_running(), "the end of the host")
         assert host_processes(SLEEP) == []
 
         server.healed = True
