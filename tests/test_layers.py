@@ -23,7 +23,7 @@ PURE = [
     "agent/increment.py", *[f"agent/formats/{path.name}" for path in (PACKAGE / "agent/formats").glob("*.py")],
     "engine/protocol.py", "engine/signals.py", "engine/metrics.py", "engine/vllm_metrics.py",
     "engine/drift.py", "engine/pools.py", "engine/command.py", "engine/restarts.py",
-    "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
+    "driver/plan.py", "driver/snapshot.py", "driver/missing.py", "driver/silence.py",
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
     *[f"export/{path.name}" for path in (PACKAGE / "export").glob("*.py")
       if path.name not in ("assembly.py", "export.py", "forms.py", "publishing.py", "shards.py")],

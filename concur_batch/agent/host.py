@@ -43,7 +43,7 @@ from tools_env.synthetic import SyntheticEnvironment
 
 _LAG_PROBE_SECONDS = 0.05
 _LAST_ROWS_SECONDS = 5.0
-# Between two attempts of an agent; it begins with a second.
+# Between two attempts of an agent, at most.
 _MOST_WAIT_SECONDS = 30.0
 
 
@@ -68,6 +68,7 @@ class AgentHost:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._addresses = {pool.name: pool.url for pool in config.pools}
         self._fatal: str | None = None
+        self._draining = asyncio.Event()
 
     async def open(self) -> None:
         """Connect to the engine and start reporting."""
@@ -132,6 +133,7 @@ class AgentHost:
 
     async def drain(self) -> None:
         """Start no further turn; agents end after the turn they are in, with all of it recorded."""
+        self._draining.set()
         self._link.gate.drain()
 
     async def status(self) -> dict[str, Any]:
@@ -208,7 +210,9 @@ class AgentHost:
                 with contextlib.suppress(OSError):  # what stays behind is swept at the run's end
                     await self._tools.forget(spec.agent_id)
                 return
-            await asyncio.sleep(random.uniform(0.5, 1.0) * min(_MOST_WAIT_SECONDS, 2.0**number))
+            with contextlib.suppress(TimeoutError):  # a run that is being stopped does not wait for another attempt
+                async with asyncio.timeout(retry_wait_seconds(spec.attempts_before + number + 1)):
+                    await self._draining.wait()
 
     def _count(self, rollout: Rollout) -> None:
         self._running.pop(rollout.spec.agent_id, None)
@@ -230,6 +234,12 @@ class AgentHost:
             self._lags_seconds.append(time.monotonic() - began - _LAG_PROBE_SECONDS)
             if len(self._lags_seconds) > 20_000:
                 del self._lags_seconds[:10_000]
+
+
+def retry_wait_seconds(failed: int) -> float:
+    """How long an agent waits after so many attempts that infrastructure failed: about 1, 2, 4 … 30 s, and not all
+    that one outage has failed alike."""
+    return random.uniform(0.5, 1.0) * min(_MOST_WAIT_SECONDS, 2.0 ** min(failed - 1, 10))
 
 
 def make_tools(config: HostConfig) -> ToolEnvironment:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from concur_batch import TOKEN
 from concur_batch.driver.leftovers import sign
 
 _LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
+# An actor that takes longer dies, restarts or hangs.
+_ANSWER_SECONDS = 5.0
 
 
 class ClusterError(Exception):
@@ -108,12 +111,20 @@ async def await_ref(ref: Any) -> Any:
     return await ref
 
 
-async def answer(ref: Any, seconds: float = 5) -> Any:
+async def answer(ref: Any, seconds: float = _ANSWER_SECONDS) -> Any:
     """An actor's answer, or None if it fails, dies, restarts or takes longer."""
     try:
         return await asyncio.wait_for(await_ref(ref), seconds)
     except (RayError, TimeoutError):
         return None
+
+
+async def answers(refs: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """The answers of several actors, None for one that gives none, and the seconds that they were waited for."""
+    began = time.monotonic()
+    told = await asyncio.gather(*map(answer, refs.values()))
+    # It was not waited while this process was busy, or stopped.
+    return dict(zip(refs, told, strict=True)), min(_ANSWER_SECONDS, time.monotonic() - began)
 
 
 def _check_answers(address: str) -> None:

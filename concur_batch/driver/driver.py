@@ -23,13 +23,14 @@ from concur_batch.agent.spec import AgentSpec
 from concur_batch.control.controller import Controller, ControllerConfig
 from concur_batch.control.orders import ORDERS
 from concur_batch.control.rules import CHOICES, make_rules
-from concur_batch.driver.cluster import Cluster, Node, answer, await_ref
+from concur_batch.driver.cluster import Cluster, Node, answer, answers, await_ref
 from concur_batch.driver.directory import model_of, put_model
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.missing import missing_notes
 from concur_batch.driver.operate import controller_name, whereabouts
 from concur_batch.driver.past import account_of, going_on, read_past
 from concur_batch.driver.recorders import Recorders
+from concur_batch.driver.silence import SILENT_SECONDS, Silence
 from concur_batch.driver.snapshot import Snapshot, join
 from concur_batch.engine.clients import connect
 from concur_batch.engine.openai import OpenaiEngine
@@ -53,6 +54,9 @@ _HOST_STARTS = 3
 _GRACE_SECONDS = 30.0
 # How long a run that is being stopped waits for what may never come: a full disk, an engine that is gone.
 _STUCK_SECONDS = 15.0
+# How long a host may take to let go of its agents. One that hangs is ended then.
+_CLOSE_SECONDS = 30.0
+_CONTROLLER = "the controller"
 # What a resume brings an agent's tools back from, by their kind.
 _RESTORED_FROM = {"sandbox": "a snapshot of the workspace", "synthetic": "the number of calls"}
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -120,6 +124,7 @@ class Driver:
         self._enough = asyncio.Event()  # nothing is waited for any more but what brings the run down
         self._hard_stop = asyncio.Event()  # nor for that
         self._stuck_since = 0.0
+        self._silence = Silence(SILENT_SECONDS)
         before = before or Before([agent.agent_id for agent in agents], time.time(), 0.0, {})
         self._total = len(before.everyone)
         self._number_of = {agent_id: number for number, agent_id in enumerate(before.everyone)}
@@ -338,13 +343,12 @@ class Driver:
 
     async def _look(self) -> None:
         """Take a snapshot. Parts that do not answer in time, since they die or restart, count as they were last."""
-        names = list(self._hosts)
-        asked = [self._controller.status.remote(), *(self._hosts[name].status.remote() for name in names)]
-        control, *hosts = await asyncio.gather(*map(answer, asked))
+        asked = {name: host.status.remote() for name, host in self._hosts.items()}
+        told, waited_seconds = await answers({_CONTROLLER: self._controller.status.remote(), **asked})
+        self._end_hung({name: account is not None for name, account in told.items()}, waited_seconds)
+        control = told.pop(_CONTROLLER) or dict(self._snapshot.control)
         # One that has died meanwhile has its account from the tables by now.
-        told = {name: host for name, host in zip(names, hosts, strict=True) if host is not None and name in self._hosts}
-        self._accounts |= told
-        control = control or dict(self._snapshot.control)
+        self._accounts |= {name: told[name] for name in self._hosts if told.get(name) is not None}
         self._snapshot = join(self._elapsed(), self._total, control, self._accounts.values())
         self._on_snapshot(self._snapshot)
         for account in self._accounts.values():
@@ -357,6 +361,18 @@ class Driver:
             self._on_note(note)
         if not await self._engine.alive():
             raise RunFailed(f"the engine that was launched has ended; see {self._run_dir / 'engine'}")
+
+    def _end_hung(self, answered: Mapping[str, bool], waited_seconds: float) -> None:
+        """End the parts that have hung: they are then as ones that have died."""
+        for name in self._silence.hung(answered, waited_seconds):
+            if name == _CONTROLLER:
+                ray.kill(self._controller, no_restart=False)
+            elif name in self._hosts:
+                ray.kill(self._hosts[name])
+                if all(name != host for host, _ in self._work.values()):  # its agents have ended
+                    del self._hosts[name]
+                    self._controller.lost.remote(name)
+            self._on_note(f"{name} does not answer any more and is ended")
 
     def _give_up_if_stuck(self) -> None:
         """While the run goes on, it waits for space or for the engine; once it is being stopped, not for long."""
@@ -399,7 +415,7 @@ class Driver:
         if self._controller is not None:
             await self._within(10, self._controller.close.remote())
         hosts = list(self._hosts.values())
-        await asyncio.gather(*(self._within(30, host.close.remote()) for host in hosts))
+        await asyncio.gather(*(self._within(_CLOSE_SECONDS, host.close.remote()) for host in hosts))
         await self._recorders.close()  # not cut short by a second signal
         engines = self._engine.actors if self._engine is not None else ()
         await asyncio.gather(*(self._within(60, engine.stop.remote()) for engine in engines))

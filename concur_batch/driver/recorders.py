@@ -11,7 +11,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from concur_batch.driver.cluster import Cluster, Node, answer, await_ref
+from concur_batch.driver.cluster import Cluster, Node, answer, answers, await_ref
+from concur_batch.driver.silence import SILENT_SECONDS, Silence
 from concur_batch.trace.journal import JOURNAL
 from concur_batch.trace.manifest import update_manifest
 from concur_batch.trace.recorder import Recorder
@@ -19,6 +20,9 @@ from concur_batch.trace.recorder import Recorder
 _PATIENCE_SECONDS = 30.0
 _ROTATION_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5
+_CLOSE_SECONDS = 120.0
+# While it closes, one that does not say a word for so long has hung.
+_CLOSE_SILENCE_SECONDS = 30.0
 
 
 class Recorders:
@@ -31,6 +35,7 @@ class Recorders:
         self._actors: dict[str, Any] = {}  # by node
         self._journals: dict[str, tuple[str, str]] = {}  # by node: the recorder's name, and where its journal is
         self._told: set[str] = set()  # why parts could not be stored
+        self._silence = Silence(SILENT_SECONDS)
 
     def start(self, nodes: Iterable[Node]) -> None:
         """Start one on each of the nodes. The first is known to Ray as `<run>/recorder0`."""
@@ -70,16 +75,24 @@ class Recorders:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def news(self) -> list[str]:
-        """Why parts cannot be stored, each reason once. Nothing is lost meanwhile, but the journals grow."""
-        totals = await asyncio.gather(*(answer(actor.totals.remote()) for actor in self._actors.values()))
-        errors = {found["rotation_error"] for found in totals if found and found["rotation_error"]}
+        """Which of them have hung and are started again, and why parts cannot be stored, each reason once. Nothing is
+        lost meanwhile, but the journals grow."""
+        actors = dict(self._actors)
+        totals, waited_seconds = await answers({node: actor.totals.remote() for node, actor in actors.items()})
+        hung = self._silence.hung({node: told is not None for node, told in totals.items()}, waited_seconds)
+        for node in hung:
+            ray.kill(actors[node], no_restart=False)
+        errors = {found["rotation_error"] for found in totals.values() if found and found["rotation_error"]}
         new = sorted(errors - self._told)
         self._told |= errors
-        return [f"{error}; the rows are safe in the journal, the next part tries again" for error in new]
+        return [
+            *(f"a recorder does not answer any more and is started again (node {node[:8]})" for node in hung),
+            *(f"{error}; the rows are safe in the journal, the next part tries again" for error in new),
+        ]
 
     async def close(self) -> None:
         """What is committed becomes Parquet, which takes a second or two."""
-        await asyncio.gather(*(answer(actor.close.remote(), 120) for actor in self._actors.values()))
+        await asyncio.gather(*map(_closed, self._actors.values()))
         for actor in self._actors.values():
             ray.kill(actor)
 
@@ -96,3 +109,14 @@ async def _is_stored(actor: Any, patience: float) -> bool:
         return False
     except (RayError, TimeoutError):
         return time.monotonic() > patience
+
+
+async def _closed(actor: Any) -> None:
+    """Close a recorder, and wait for it as long as it is not silent: what one that has hung could not store is in its
+    journal."""
+    closing = asyncio.create_task(answer(actor.close.remote(), _CLOSE_SECONDS))
+    while not closing.done():
+        await asyncio.wait([closing], timeout=_PAUSE_SECONDS)
+        if not closing.done() and await answer(actor.totals.remote(), _CLOSE_SILENCE_SECONDS) is None:
+            break
+    closing.cancel()

@@ -217,6 +217,20 @@ async def test_a_server_that_is_gone_is_down_and_a_slow_one_is_asked_again(chat:
     assert len(chat.bodies) == 2
 
 
+async def test_a_timeout_ends_the_request_on_the_server_too(chat: ChatServer) -> None:
+    dropped = asyncio.Event()
+
+    async def hangs_until_it_is_dropped() -> web.StreamResponse:
+        try:
+            return await hangs()
+        finally:
+            dropped.set()
+
+    assert (await ask(chat, hangs_until_it_is_dropped, good(chat), seconds=1)).attempts == 2
+    async with asyncio.timeout(10):
+        await dropped.wait()
+
+
 @pytest.mark.parametrize("tells_cached", [False, True])
 async def test_a_probe(chat: ChatServer, tells_cached: bool) -> None:
     chat.tells_cached = tells_cached

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,36 +37,66 @@ def finished_run(*arguments: object, env: Mapping[str, str] | None = None) -> tu
     return summary, Run(summary["run_dir"])
 
 
-class Running:
-    """A run that a test disturbs."""
+# The command with constants of its process set, by their full names: no test waits for half a minute.
+_WITH_CONSTANTS = """
+import importlib, json, sys
+for name, value in json.loads(sys.argv.pop(1)).items():
+    module, _, constant = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), constant), name
+    setattr(sys.modules[module], constant, value)
+from concur_batch.cli.main import main
+main()
+"""
 
-    def __init__(self, *arguments: object, verb: str = "run") -> None:
+
+class Running:
+    """A run that a test disturbs. `constants` are set in the driver's process; what the command says on the way is in
+    the file `said`, where one is given."""
+
+    def __init__(
+        self,
+        *arguments: object,
+        verb: str = "run",
+        env: Mapping[str, str] | None = None,
+        constants: Mapping[str, float] | None = None,
+        said: Path | None = None,
+    ) -> None:
         self.log = ""  # once it has ended
-        self.process = subprocess.Popen(
-            [CONCUR, verb, *map(str, arguments), "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
+        self._said = said
+        command = [sys.executable, "-c", _WITH_CONSTANTS, json.dumps(constants)] if constants else [CONCUR]
+        with said.open("w") if said is not None else nullcontext(subprocess.PIPE) as stderr:
+            self.process = subprocess.Popen(
+                [*command, verb, *map(str, arguments), "--json"],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, **(env or {})},
+            )
+
+    def until_said(self, text: str) -> None:
+        """Wait until the command has said that."""
+        assert self._said is not None
+        wait_for(lambda: text in self._said.read_text(), f"{text!r}")  # type: ignore[union-attr]
+
+    def actors(self, name: str) -> list[psutil.Process]:
+        """The processes of the Ray actors of that class."""
+        found = []
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{name}"):
+                    found.append(process)
+        return found
 
     def actor(self, name: str) -> psutil.Process:
-        """The process of the first Ray actor of that class."""
-
-        def find() -> psutil.Process | None:
-            for process in psutil.Process(self.process.pid).children(recursive=True):
-                try:
-                    if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{name}"):
-                        return process
-                except psutil.Error:
-                    continue
-            return None
-
-        return wait_for(find, f"an actor {name}")
+        """The process of the first of them, once it is there."""
+        found: list[psutil.Process] = wait_for(lambda: self.actors(name), f"an actor {name}")
+        return found[0]
 
     def end(self, code: int) -> dict[str, Any]:
         """Wait for the end; the summary."""
-        output, self.log = self.process.communicate(timeout=240)
+        output, log = self.process.communicate(timeout=240)
+        self.log = log if self._said is None else self._said.read_text()
         assert self.process.returncode == code, output + self.log
         return dict(json.loads(output.splitlines()[-1]))
 
