@@ -25,6 +25,7 @@ PURE = [
     "driver/plan.py", "driver/snapshot.py", "driver/missing.py",
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
     "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
+    "bench/chaos/plan.py", "bench/chaos/comparison.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "bench/fit.py", "bench/forecast.py", "bench/forecast_table.py", "bench/plans.py", "bench/prediction.py",
     "bench/variation.py", "workload/drawn.py", "workload/sweep.py",
