@@ -35,6 +35,8 @@ _PHASES: tuple[Phase, ...] = get_args(Phase)
 After = Literal["wakes", "driver", "host", "signals"]
 """What ends the hang of a tool: it goes on, or its driver or host is killed, or the command gets two signals."""
 
+# Of those, the ones after which the command goes on.
+_GOING_ON: tuple[After, ...] = ("wakes", "host")
 _PHASE_WEIGHTS = (3, 13, 4)
 # Ray is up after about five seconds, and the run is closed within two of its last agent's end.
 _START_SECONDS = 9.0
@@ -133,9 +135,9 @@ def _life(rng: random.Random, kinds: Sequence[Kind], *, early: bool) -> Life:
             rng.uniform(0, _JITTER_SECONDS),
             rng.randrange(60),
             rng.uniform(*_HOLD_SECONDS.get(kind, (0.0, 0.0))),
-            rng.choice(get_args(After)),
+            rng.choice(get_args(After) if number == len(kinds) else _GOING_ON),
         )
-        for kind, moment in zip(kinds, moments, strict=True)
+        for number, (kind, moment) in enumerate(zip(kinds, moments, strict=True), 1)
     )
 
 
