@@ -1,4 +1,4 @@
-"""What is drawn for runs that faults befall, and how what they leave is compared: the arithmetic behind `make chaos`."""
+"""What is drawn for runs that faults befall, and how what they leave is compared: the pure half of `make chaos`."""
 
 from __future__ import annotations
 

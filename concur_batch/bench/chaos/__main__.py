@@ -48,7 +48,10 @@ def disturb(plans: Sequence[tuple[int, Plan]], directory: Path, workers: int, co
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m concur_batch.bench.chaos", description="Runs that faults befall, compared with one that nothing befell.")
+    parser = argparse.ArgumentParser(
+        prog="python -m concur_batch.bench.chaos",
+        description="Runs that faults befall, compared with one that nothing befell.",
+    )
     parser.add_argument("--runs", type=int, default=100, help="how many (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="from which all faults are drawn (%(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time (%(default)s)")
@@ -63,7 +66,8 @@ def main() -> int:
     outcomes = disturb(plans, _RUNS / f"seed-{given.seed}", given.workers, console)
     console.print(table_of(outcomes))
     wrong = [outcome.number for outcome in outcomes if not outcome.good]
-    console.print(f"{len(outcomes)} runs, seed {given.seed}, {time.monotonic() - began:.0f} s; not equal: {wrong or 'none'}")
+    seconds = time.monotonic() - began
+    console.print(f"{len(outcomes)} runs, seed {given.seed}, {seconds:.0f} s; not equal: {wrong or 'none'}")
     return 1 if wrong else 0
 
 

@@ -24,7 +24,7 @@ Files = Mapping[str, tuple[int, bytes | str | None]]
 @dataclass(frozen=True, slots=True)
 class Record:
     """`ends`, `ids`, `steps` and `workspaces` are by agent, of the attempt that counts: its end, the token ids of its
-    turns, all else of its turns and calls, and its files. `turns` are the ids of all turns, of attempts that failed too.
+    turns, all else of its turns and calls, and its files. `turns` are the ids of all turns, of failed attempts too.
     `doubled` counts rows beyond the first of the same agent, attempt, turn and call, and agents' further final rows.
     """
 

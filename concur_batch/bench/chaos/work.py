@@ -1,7 +1,7 @@
 """A batch whose results are decided beforehand: real sandboxed tools, on a simulated engine that the run launches.
 
-What an agent does depends on all that it has done: each of its last turns prints a digest of the whole workspace, names,
-modes, links and contents. A full disk may show in no observation, so commands wait for room as the run itself does.
+What an agent does depends on all that it has done: each of its last turns prints a digest of the whole workspace, with
+its names, modes, links and contents. A full disk may show in no observation, so commands wait for room as the run itself does.
 """
 
 from __future__ import annotations
@@ -100,6 +100,7 @@ def _steps(*, extra: bool) -> list[Step]:
     digest = (
         "sleep 0.3; { find . -printf '%p %m %y %l\\n' | sort; find . -type f | sort | xargs sha256sum; } | sha256sum"
     )
+    link = "mkdir -p out/empty && ln -sfn ../sorted.txt out/link && chmod 750 out && chmod 600 sorted.txt"
     total = (
         "import time\n"
         "total = sum(int(line) for line in open('numbers.txt'))\n"
@@ -136,8 +137,7 @@ def _steps(*, extra: bool) -> list[Step]:
         _step(
             "A directory for the result, with a link and modes of its own.",
             "bash",
-            command=_until("mkdir -p out/empty && ln -sfn ../sorted.txt out/link && chmod 750 out && chmod 600 sorted.txt")
-            + "; sleep 0.2; readlink out/link",
+            command=f"{_until(link)}; sleep 0.2; readlink out/link",
         ),
         _step("I choose another word.", "edit_file", path="notes/plan.md", old="least", new="smallest"),
         _step("Their sum is wanted too.", "python", code=total),
