@@ -45,7 +45,7 @@ def test_each_kind_comes_first_once_in_a_cycle_and_a_seed_decides_all(seed: int,
     assert all(first[kind] >= 1 for kind in KINDS)
     for plan in plans:
         for life in plan:
-            assert [fault.moment for fault in life] == sorted(fault.moment for fault in life)
+            assert [fault.moment.order for fault in life] == sorted(fault.moment.order for fault in life)
             assert [fault.kind in ENDING for fault in life] == sorted(fault.kind in ENDING for fault in life)
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from pydantic import TypeAdapter
 from rich import box
 from rich.table import Table
 
@@ -46,9 +47,7 @@ class Outcome:
 
     def line(self) -> str:
         """For people."""
-        commands = ", ".join(
-            f"{turns} ({code})" for turns, code in zip(self.on_record, self.exit_codes, strict=True)
-        )
+        commands = ", ".join(f"{turns} ({code})" for turns, code in zip(self.on_record, self.exit_codes, strict=True))
         missed = f"; too late: {', '.join(self.missed)}" if self.missed else ""
         end = "equal" if self.good else f"NOT EQUAL: {self._wrong()}"
         return (
@@ -67,9 +66,7 @@ class Outcome:
 
 def outcome_of(line: str) -> Outcome:
     """Read back what `to_json` has written."""
-    told = json.loads(line)
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
-    return Outcome(**{**fields, "differences": Differences(**told["differences"])})
+    return TypeAdapter(Outcome).validate_json(line)
 
 
 def table_of(outcomes: Sequence[Outcome]) -> Table:

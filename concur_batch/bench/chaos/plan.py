@@ -39,8 +39,7 @@ After = Literal["wakes", "driver", "host", "signals"]
 _GOING_ON: tuple[After, ...] = ("wakes", "host")
 _PHASE_WEIGHTS = (3, 13, 4)
 # Ray is up after about five seconds, and the run is closed within two of its last agent's end.
-_START_SECONDS = 9.0
-_END_SECONDS = 1.5
+_MOST: dict[Phase, float] = {"start": 9.0, "work": 1.0, "end": 1.5}
 # A command is looked at a few times a second; that must not decide where between two turns a fault strikes.
 _JITTER_SECONDS = 0.3
 _HOLD_SECONDS: dict[Kind, tuple[float, float]] = {
@@ -55,7 +54,7 @@ _NEXT_LIFE = 0.4
 _MOST_LIVES = 4
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Moment:
     """When a fault strikes a command.
 
@@ -63,11 +62,16 @@ class Moment:
     began is on record. `end`: so many seconds after the end of the last agent is on record.
     """
 
-    phase: int  # an index of Phase, so that moments are in order
+    phase: Phase
     amount: float
 
+    @property
+    def order(self) -> tuple[int, float]:
+        """By which moments of a command come one after the other."""
+        return _PHASES.index(self.phase), self.amount
+
     def __str__(self) -> str:
-        match _PHASES[self.phase]:
+        match self.phase:
             case "start":
                 return f"{self.amount:.1f} s after the start"
             case "work":
@@ -127,7 +131,8 @@ def cover(seed: int, runs: int, kinds: Sequence[Kind] = KINDS) -> list[Plan]:
 def _life(rng: random.Random, kinds: Sequence[Kind], *, early: bool) -> Life:
     """What ends a command befalls it last."""
     kinds = sorted(kinds, key=lambda kind: kind in ENDING)
-    moments = sorted(_moment(rng, early=early or "tool hung" in kinds) for _ in kinds)
+    moments = [_moment(rng, early=early or "tool hung" in kinds) for _ in kinds]
+    moments.sort(key=lambda moment: moment.order)
     return tuple(
         Fault(
             kind,
@@ -143,6 +148,6 @@ def _life(rng: random.Random, kinds: Sequence[Kind], *, early: bool) -> Life:
 
 def _moment(rng: random.Random, *, early: bool) -> Moment:
     if early:  # while there are tools, and hosts, and work
-        return Moment(_PHASES.index("work"), rng.uniform(0.0, 0.6))
-    [phase] = rng.choices(range(len(_PHASES)), _PHASE_WEIGHTS)
-    return Moment(phase, rng.uniform(0, (_START_SECONDS, 1.0, _END_SECONDS)[phase]))
+        return Moment("work", rng.uniform(0.0, 0.6))
+    [phase] = rng.choices(_PHASES, _PHASE_WEIGHTS)
+    return Moment(phase, rng.uniform(0, _MOST[phase]))

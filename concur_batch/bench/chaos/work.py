@@ -1,7 +1,8 @@
 """A batch whose results are decided beforehand: real sandboxed tools, on a simulated engine that the run launches.
 
 What an agent does depends on all that it has done: each of its last turns prints a digest of the whole workspace, with
-its names, modes, links and contents. A full disk may show in no observation, so commands wait for room as the run itself does.
+its names, modes, links and contents. A full disk may show in no observation, so commands wait for
+room as the run itself does.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def _workload(directory: Path) -> dict[str, Any]:
 def _engine(directory: Path) -> dict[str, Any]:
     """A pool that agents compete for; an answer takes some tenths of a second."""
     return {
-        "engine": {"pool_tokens": 24_000, "context_tokens": 16_384, "max_running_requests": 256},
+        "engine": {"pool_tokens": 9_000, "context_tokens": 16_384, "max_running_requests": 256},
         "cost": {"prefill_seconds_per_token": 4e-4, "decode_step_seconds": 0.02},
         "time_scale": 10,
         "tokenizer": str(DEMO_MODEL),
