@@ -45,8 +45,8 @@ _JITTER_SECONDS = 0.3
 _HOLD_SECONDS: dict[Kind, tuple[float, float]] = {
     "tool hung": (0.3, 3.0),
     "disk full": (0.5, 6.0),
-    "host frozen": (1.0, 8.0),
-    "driver frozen": (1.0, 8.0),
+    "host frozen": (1.0, 5.0),
+    "driver frozen": (1.0, 5.0),
     "signal twice": (0.0, 1.5),
 }
 _SECOND_FAULT = 0.3
