@@ -328,6 +328,8 @@ class Driver:
         self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents go on from their last turns on another")
         if left and self._signal is None:
             nodes = self._recorders.nodes()
+            if not nodes:
+                raise RunFailed("no Ray node of the run is left")
             name = await self._add_host(nodes[self._host_number % len(nodes)], 1)
             self._assign(name, left)
 
