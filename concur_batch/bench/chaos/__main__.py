@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -35,6 +36,8 @@ def disturb(plans: Sequence[tuple[int, Plan]], directory: Path, workers: int, co
     left = [(number, plan) for number, plan in plans if number not in outcomes]
     for name in ("undisturbed", *(f"{number:03}" for number, _ in left)):
         shutil.rmtree(directory / name, ignore_errors=True)  # where it was interrupted
+    # A shell's background job ignores Ctrl-C, and so would all that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     workload = write_work(directory / "work")
     undisturbed = run_undisturbed(workload, directory / "undisturbed")
     with ThreadPoolExecutor(workers) as pool, path.open("a") as file:
