@@ -1,4 +1,4 @@
-"""A driver whose hosts die when no node is left to put them on."""
+"""A driver that has lost what it stands on: its last node, or a controller that had not come up yet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.exceptions import ActorUnavailableError
 
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.driver.driver import Driver, RunFailed
@@ -45,3 +46,18 @@ async def test_the_last_node_s_end_is_told_in_one_line(tmp_path: Path) -> None:
         await driver._replace("host0", [agent])
     assert driver._recorders.settled == ("host0",)  # type: ignore[attr-defined]
     assert notes == ["host0 died; 1 of its 1 agents go on from their last turns on another"]
+
+
+async def test_a_controller_that_is_killed_while_it_starts_is_asked_again(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    async def opened() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise ActorUnavailableError("it restarts", None)
+
+    cluster: Any = None
+    driver = Driver(load(WORKLOAD).workload, "", [], tmp_path, cluster, lambda _: None, lambda _: None)
+    driver._controller = SimpleNamespace(open=SimpleNamespace(remote=opened))
+    await driver._open_controller()
+    assert len(tries) == 3
