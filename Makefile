@@ -1,11 +1,7 @@
 # Every target works alone, in any order, and again: what is done already is not done twice.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu bench-scale bench-durability bench-export bench-control bench-real bench-simulator bench-paper fit-paper clean
-=======
-.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu train-cpu bench-scale bench-durability bench-control bench-real bench-simulator bench-paper fit-paper clean
->>>>>>> forms
+.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu train-cpu chaos clean bench-scale bench-durability bench-export bench-control bench-real bench-simulator bench-paper fit-paper
 
 # The newest Python from 3.11 on that can make environments.
 PYTHON ?= $(shell for v in 3.13 3.12 3.11 3; do command -v python$$v >/dev/null && python$$v -c \
@@ -74,6 +70,9 @@ bench-paper: setup  ## The CONCUR paper's tables and figures, simulated, beside 
 
 fit-paper: setup  ## Fit the simulator's calibrated constants to some cells of the paper's Table 1, show all errors
 	@$(BIN)/python -m concur_batch.bench.paper.calibration
+
+chaos: setup  ## 100 runs that are killed at random and resumed, compared with one that is not: half an hour, goes on where it stopped
+	@$(BIN)/python -m concur_batch.bench.chaos
 
 clean:  ## Remove what the targets made, but not the runs
 	rm -rf .venv .venv-sglang .venv-vllm .venv-train models .pytest_cache .mypy_cache .ruff_cache .hypothesis

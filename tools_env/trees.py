@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +21,13 @@ def opened(name: str, flags: int, dir_fd: int | None = None) -> Iterator[int]:
 
 
 def unlock(name: str, dir_fd: int | None = None) -> None:
-    """Gives a directory mode 0700 without following a symbolic link (chmod itself would).
+    """Lets its owner do all in a directory, without following a symbolic link (chmod itself would).
 
     Raises:
         NotADirectoryError: it is something else.
     """
     with opened(name, os.O_PATH | os.O_DIRECTORY, dir_fd) as descriptor:
-        Path(f"/proc/self/fd/{descriptor}").chmod(0o700)
+        Path(f"/proc/self/fd/{descriptor}").chmod(stat.S_IMODE(os.fstat(descriptor).st_mode) | 0o700)
 
 
 def remove_tree(name: str, dir_fd: int | None = None) -> None:

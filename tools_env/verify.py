@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +16,11 @@ from tools_env.workspace import FileProblem
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _RELATIVE_TOLERANCE = 1e-6
 _REWARD = "reward:"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NoRoom(Exception):
+    """The files of a check do not fit on the disk; the message is the system's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +49,14 @@ async def verify_command(
 
     Raises:
         ValueError: a path in `files` leads out of the workspace.
+        NoRoom: the disk is full, which says nothing of the agent; it may be called again.
         RuntimeError: the session is closed.
     """
     try:
         await session.put_files(files)
     except (OSError, FileProblem) as problem:
+        if isinstance(problem, OSError) and problem.errno in _NO_ROOM:
+            raise NoRoom(os.strerror(problem.errno)) from None
         return Verification("crashed", None, f"the hidden files could not be written: {problem}")
     result = await session.run_command(command, deadline_seconds)
     if result.status in ("timeout", "crashed"):

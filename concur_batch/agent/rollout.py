@@ -17,7 +17,7 @@ from concur_batch.agent.recall import RecordedTurn, recall
 from concur_batch.agent.replay import FORCED_LENGTH, ReplayedTurn
 from concur_batch.agent.rows import Row, agent_row
 from concur_batch.agent.services import Services
-from concur_batch.agent.spec import AgentSpec, Ending
+from concur_batch.agent.spec import AgentSpec, AnswerCheck, CommandCheck, Ending
 from concur_batch.agent.tally import Tally
 from concur_batch.agent.turn import Turn
 from concur_batch.agent.verdict import judge
@@ -25,10 +25,13 @@ from concur_batch.engine.protocol import EngineError
 from concur_batch.workload.schema import Sampling
 from tools_env.bubblewrap import SandboxUnavailable
 from tools_env.spec import Session, StateLost
+from tools_env.verify import NoRoom
 
 # Above this many characters a first prompt is tokenized in a thread: there is one an agent, and what prompts begin with
 # alike is tokenized once.
 _INLINE_PROMPT_CHARACTERS = 10_000
+# A disk may have room again at any time.
+_JUDGE_AGAIN_SECONDS = 1.0
 
 
 class Rollout:
@@ -76,7 +79,7 @@ class Rollout:
             services.gate.leave(place)  # before the check: it needs no place at the engine
             row = self._row(ending)
             if ending.status not in ("failed", "cancelled") and self.spec.check is not None:
-                row |= await judge(self.spec.check, ending.answer, self._workspace)
+                row |= await self._judged(self.spec.check, ending.answer)
             return ending, row
         finally:
             services.gate.leave(place)
@@ -182,6 +185,19 @@ class Rollout:
             mark = self._attempt.recorded_mark
             self._session = await self._services.tools.open(self.spec.agent_id, self.spec.files, mark)
         return self._session
+
+    async def _judged(self, check: CommandCheck | AnswerCheck, answer: str | None) -> Row:
+        """The reward columns; waits where there is no room for the check."""
+        place, troubles = self._attempt.place, self._services.troubles
+        try:
+            while True:
+                try:
+                    return await judge(check, answer, self._workspace)
+                except NoRoom as error:
+                    troubles[place] = f"the check of {self.spec.agent_id} cannot be run: {error}"
+                    await asyncio.sleep(_JUDGE_AGAIN_SECONDS)
+        finally:
+            troubles.pop(place, None)
 
     def _row(self, ending: Ending) -> Row:
         attempt = self._attempt

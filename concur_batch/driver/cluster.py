@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -16,7 +17,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from concur_batch import TOKEN
-from concur_batch.driver.leftovers import sign
+from concur_batch.driver.leftovers import sign, sign_session
 
 _LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
 # An actor that takes longer dies, restarts or hangs.
@@ -50,7 +51,7 @@ class Cluster:
         else:
             options["address"] = address
         try:
-            ray.init(**options)
+            context = ray.init(**options)
         except Exception as error:
             # Ray says some things with a bare Exception, as that its node did not come up in time.
             if (
@@ -65,6 +66,8 @@ class Cluster:
                 f"cannot join the Ray cluster at {address}: {first_line}; does `ray status --address {address}` work, "
                 f"with the cluster's token in {TOKEN} if it asks for one?"
             ) from None
+        if self.is_ours:
+            sign_session(Path(context.address_info["session_dir"]))
 
     @property
     def address(self) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import RayActorError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.host import AgentHost
@@ -150,6 +150,8 @@ class Driver:
             await self._look()
         except _Stopped:  # before the first agent started
             pass
+        except RayError as error:
+            raise RunFailed(f"Ray failed: {_cause(error)}") from None
         finally:
             await self._stop()
             seconds = self._elapsed()
@@ -211,7 +213,7 @@ class Driver:
             ),
             f"{self._run_dir.name}/recorder0",
         )
-        await self._controller.open.remote()
+        await self._unless_stopped(self._open_controller())
         update_manifest(self._run_dir, live=whereabouts(self._cluster.address))
         on_node = -(-count // len(nodes))
         hosts = await self._unless_stopped(asyncio.gather(*(self._add_host(node, on_node) for node in places)))
@@ -241,6 +243,15 @@ class Driver:
         if not known:
             raise RunFailed("the engine tells no context length: set agent.limits.context_tokens")
         return min(known)
+
+    async def _open_controller(self) -> None:
+        """One that is killed while it starts is started again by Ray."""
+        while True:
+            try:
+                await await_ref(self._controller.open.remote())
+                return
+            except ActorUnavailableError:
+                await asyncio.sleep(_POLL_SECONDS)
 
     async def _add_host(self, node: Node, hosts_on_node: int) -> str:
         """Start a host; one that is killed while it starts is no worse than one that is killed later."""
@@ -333,6 +344,8 @@ class Driver:
         self._on_note(f"{host} died; {len(left)} of its {len(agents)} agents go on from their last turns on another")
         if left and self._signal is None:
             nodes = self._recorders.nodes()
+            if not nodes:
+                raise RunFailed("no Ray node of the run is left")
             name = await self._add_host(nodes[self._host_number % len(nodes)], 1)
             self._assign(name, left)
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
 _DRIVER = "CONCUR_DRIVER"
+# The same in a Ray session's directory. Ray's agents give themselves a title, which overwrites their environment, or
+# most of it; their logs are in there.
+_SESSION_FILE = "concur_driver"
+_IN_SESSION = re.compile(r"(/.+/session_[^/]+)/logs/")
+_RAY_TITLE = "ray::"
 # So long they may take to end by themselves: the kernel tells most of them that their parent is gone.
 _PATIENCE_SECONDS = 2.0
 _DEATH_SECONDS = 10.0
@@ -16,7 +22,13 @@ _DEATH_SECONDS = 10.0
 
 def sign() -> None:
     """From now on, all that this process starts, and all that those start, tells of it in its environment."""
-    os.environ[_DRIVER] = f"{os.getpid()} {_start_of(os.getpid())}"
+    os.environ[_DRIVER] = _signature()
+
+
+def sign_session(directory: Path) -> None:
+    """The Ray session of that directory is this process's own."""
+    with suppress(OSError):  # a full disk, where the environments have to do
+        (directory / _SESSION_FILE).write_text(_signature())
 
 
 def end_leftovers() -> int:
@@ -41,19 +53,39 @@ def leftovers() -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(OSError, psutil.Error):
-            driver = _driver_of(process.pid)
+            driver = _driver_of(process)
             # Elsewhere a number means another process.
             if driver is not None and _namespace_of(process.pid) == ours and not _lives(*driver):
                 found.append(process)
     return found
 
 
-def _driver_of(pid: int) -> tuple[int, str] | None:
-    """The process that signed the environment of this one: its id and when it started."""
-    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    signed = [entry.partition(b"=")[2].decode() for entry in environment if entry.startswith(f"{_DRIVER}=".encode())]
-    number, _, start = signed[0].partition(" ") if signed else ("", "", "")
+def _signature() -> str:
+    return f"{os.getpid()} {_start_of(os.getpid())}"
+
+
+def _driver_of(process: psutil.Process) -> tuple[int, str] | None:
+    """The process that signed the environment of this one, or its Ray session: its id and when it started."""
+    signed = _signed_environment(process.pid)
+    if signed is None and process.name().startswith(_RAY_TITLE):
+        signed = _signed_session(process.pid)
+    number, _, start = (signed or "").partition(" ")
     return (int(number), start) if number.isdecimal() else None
+
+
+def _signed_environment(pid: int) -> str | None:
+    entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    signed = [entry.partition(b"=")[2].decode() for entry in entries if entry.startswith(f"{_DRIVER}=".encode())]
+    return signed[0] if signed else None
+
+
+def _signed_session(pid: int) -> str | None:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            session = _IN_SESSION.match(str(descriptor.readlink()))
+            if session is not None:
+                return Path(session[1], _SESSION_FILE).read_text()
+    return None
 
 
 def _lives(pid: int, start: str) -> bool:

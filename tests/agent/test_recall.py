@@ -28,6 +28,7 @@ from concur_batch.trace.reading import Run
 from tests.engine.chat_server import Said, calls, says
 from tools_env.sandbox import SandboxEnvironment
 from tools_env.spec import ToolResult
+from tools_env.workspace import Workspace
 
 BAD = "<tool_call>\n{nonsense\n</tool_call>"
 PAIR = f"{WORK}\n{WORK.replace('1', '2')}"
@@ -240,3 +241,27 @@ async def test_a_disk_without_room_for_a_workspace_holds_the_turn_up_and_costs_n
     ending, _ = await task
     assert (ending.reason, services.troubles) == ("submit", {})
     assert [row["tools_mark"] for row in rows.rows("turns")] == ["1"]
+
+
+async def test_a_disk_without_room_for_a_check_holds_the_end_up_and_costs_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = SandboxEnvironment(tmp_path / "root", ["submit"])
+    services = replace(make(Scripted(SUBMIT), Desk(), Lines()), tools=environment, specs=environment.specs())
+    tries = []
+
+    def force(workspace: Workspace, path: str, data: bytes) -> None:
+        tries.append(path)
+        if len(tries) == 1:
+            raise OSError(28, "No space left on device")
+        workspace.write(path, data)
+
+    monkeypatch.setattr(Workspace, "force", force)
+    spec = replace(SPEC, check=CommandCheck("test -s expected", {"expected": "1\n"}, 20))
+    running = asyncio.create_task(Rollout(spec, services).run())
+    while not services.troubles:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert services.troubles == {"t/0#0": "the check of t/0 cannot be run: No space left on device"}
+    ending, row = await running
+    assert (ending.status, row["reward"], tries, services.troubles) == ("finished", 1.0, ["expected"] * 2, {})
+    await environment.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -41,3 +42,44 @@ def test_only_what_a_dead_run_has_left_is_ended() -> None:
     finally:
         if child.is_running():
             child.kill()
+
+
+# As Ray's agents are: their title has overwritten their environment, and their logs are in the session's directory.
+_SESSION_DRIVER = """
+import subprocess, sys
+from pathlib import Path
+from concur_batch.driver.leftovers import sign_session
+session = Path(sys.argv[1])
+sign_session(session)
+with (session / "logs" / "agent.log").open("w") as log:
+    child = subprocess.Popen([session / "ray::Agent", "600"], env={}, start_new_session=True, stdout=log)
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_an_agent_of_ray_that_has_lost_its_environment_is_told_by_its_session(tmp_path: Path) -> None:
+    session = tmp_path / "session_2026-11-30_14-50-43_123456_1"
+    (session / "logs").mkdir(parents=True)
+    sleep = shutil.which("sleep")
+    assert sleep is not None
+    (session / "ray::Agent").symlink_to(sleep)
+    driver = subprocess.Popen(
+        [sys.executable, "-c", _SESSION_DRIVER, str(session)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert driver.stdout is not None
+    child = psutil.Process(int(driver.stdout.readline()))
+    try:
+        assert child not in leftovers()
+        driver.kill()
+        driver.wait()
+        (session / "concur_driver").rename(session / "hidden")
+        assert child not in leftovers(), "a session of somebody else's"
+        (session / "hidden").rename(session / "concur_driver")
+        assert child in leftovers()
+    finally:
+        child.kill()

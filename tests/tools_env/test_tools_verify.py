@@ -70,6 +70,15 @@ async def test_what_the_agent_planted_does_not_count(agent: Agent, tmp_path: Pat
     assert secret.read_text() == "host's" and not (tmp_path / "test.py").exists()
 
 
+async def test_a_check_that_is_run_again_leaves_what_one_leaves(agent: Agent) -> None:
+    await agent.bash(command="mkdir own locked; chmod 755 own; chmod 0 locked")
+    files = {f"{name}/expected": "1" for name in ("own", "locked", "new")}
+    for _ in range(2):
+        assert (await verify_command(agent.session, "true", files)).reward == 1.0
+        modes = {name: (agent.workspace / name).stat().st_mode & 0o777 for name in ("own", "locked", "new")}
+        assert modes == {"own": 0o755, "locked": 0o700, "new": 0o755}
+
+
 async def test_hidden_files_stay_inside(agent: Agent) -> None:
     for path in ("../x", "/x", ""):
         with pytest.raises(ValueError, match="workspace file"):
