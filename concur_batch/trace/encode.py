@@ -15,12 +15,13 @@ from concur_batch.trace.parts import item_dtype
 from concur_batch.trace.schema import SCHEMAS
 
 _MAX_FLOAT = float(np.finfo(np.float64).max)
+# Nullable columns make a few kinds of rows of each table; beyond so many, each is looked at anew.
+_MOST_SHAPES = 1000
 
 
 class _Column(NamedTuple):
     name: str
     types: tuple[type, ...]
-    exact: frozenset[type]  # the common types, looked up instead of isinstance
     low: float | None
     high: float | None
     required: bool
@@ -45,25 +46,31 @@ def _column(field: pa.Field) -> _Column:
         types = (datetime, str)
     else:
         types = (list, tuple, np.ndarray)
-    return _Column(field.name, types, frozenset(types), low, high, not field.nullable)
+    return _Column(field.name, types, low, high, not field.nullable)
 
 
 class _Table(NamedTuple):
     names: frozenset[str]
     columns: tuple[_Column, ...]
+    bounds: tuple[tuple[str, float, float], ...]  # of columns that have any: name, least, most
+    sound: set[tuple[Any, ...]]  # names and types of rows that were found to fit: most rows of a run are alike
     lists: tuple[tuple[str, np.dtype[Any]], ...]  # name, type of the items
     timestamps: tuple[str, ...]
 
 
-_OF = {
-    name: _Table(
+def _table(schema: pa.Schema) -> _Table:
+    columns = tuple(_column(field) for field in schema)
+    return _Table(
         frozenset(schema.names),
-        tuple(_column(field) for field in schema),
+        columns,
+        tuple((each.name, each.low, each.high) for each in columns if each.low is not None and each.high is not None),
+        set(),
         tuple((f.name, item_dtype(f.type)) for f in schema if pa.types.is_list(f.type)),
         tuple(f.name for f in schema if pa.types.is_timestamp(f.type)),
     )
-    for name, schema in SCHEMAS.items()
-}
+
+
+_OF = {name: _table(schema) for name, schema in SCHEMAS.items()}
 
 
 def encode(table: str, row: Mapping[str, Any]) -> bytes:
@@ -76,18 +83,14 @@ def encode(table: str, row: Mapping[str, Any]) -> bytes:
     each names table and column.
     """
     spec = _OF[table]
-    if not row.keys() <= spec.names:
-        raise KeyError(f"{table}: unknown columns {sorted(row.keys() - spec.names)}")
-    for name, types, exact, low, high, required in spec.columns:
+    shape = (*row, *map(type, row.values()))
+    if shape not in spec.sound:
+        _check_shape(table, spec, row)
+        if len(spec.sound) < _MOST_SHAPES:
+            spec.sound.add(shape)
+    for name, low, high in spec.bounds:
         value = row.get(name)
-        if value is None:
-            if required:
-                missing = [c.name for c in spec.columns if c.required and row.get(c.name) is None]
-                raise KeyError(f"{table}: missing or null columns {missing}")
-            continue
-        if type(value) not in exact and (not isinstance(value, types) or isinstance(value, bool)):
-            raise TypeError(f"{table}.{name}: {type(value).__name__} where {types[0].__name__} is due")
-        if low is not None and high is not None and not low <= value <= high:
+        if value is not None and not low <= value <= high:
             raise ValueError(f"{table}.{name}: {value} is out of range")
     changed: dict[str, Any] = {}
     for name, dtype in spec.lists:
@@ -99,6 +102,20 @@ def encode(table: str, row: Mapping[str, Any]) -> bytes:
     if changed:
         row = {**row, **changed}
     return b"%b\t%b\n" % (table.encode(), _dumps(row))
+
+
+def _check_shape(table: str, spec: _Table, row: Mapping[str, Any]) -> None:
+    """Whether the row has the columns that are due, with values of their types."""
+    if not row.keys() <= spec.names:
+        raise KeyError(f"{table}: unknown columns {sorted(row.keys() - spec.names)}")
+    for column in spec.columns:
+        value = row.get(column.name)
+        if value is None:
+            if column.required:
+                missing = [c.name for c in spec.columns if c.required and row.get(c.name) is None]
+                raise KeyError(f"{table}: missing or null columns {missing}")
+        elif not isinstance(value, column.types) or (isinstance(value, bool) and bool not in column.types):
+            raise TypeError(f"{table}.{column.name}: {type(value).__name__} where {column.types[0].__name__} is due")
 
 
 def encode_turn(turn_row: Mapping[str, Any], tool_rows: Iterable[Mapping[str, Any]]) -> bytes:
