@@ -28,11 +28,12 @@ _SEGMENTS = b"concur.segments"
 def compact(
     tables: Tables,
     *,
+    few: int = 1,
     most_bytes: int = _MOST_BYTES,
     row_group_bytes: int = _ROW_GROUP_BYTES,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Merges the parts of each table into few of at most `most_bytes`; nothing to do where they are few already.
+    """Merges the parts of each table into few of at most `most_bytes`, but leaves a table that has no more than `few`.
 
     One process at a time, and no recorder at work. Memory is bounded by a row group. `stop` is asked between parts;
     what is merged by then stays so. Raises TraceError, and then every row is still there, once.
@@ -40,7 +41,7 @@ def compact(
     for table in SCHEMAS:
         settle(tables, table)
         sizes = {part: size for name, size in tables.sizes(table).items() if (part := part_of(name))}
-        for group in groups(sizes, most_bytes):
+        for group in groups(sizes, most_bytes) if len(sizes) > few else ():
             if not _merge(tables, table, group, row_group_bytes, stop):
                 return
 
