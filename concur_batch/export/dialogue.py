@@ -100,7 +100,10 @@ class Dialogues:
         return Dialogue(messages, answers, self._texts(turns), chat.tools)
 
     def _texts(self, turns: Sequence[Turn]) -> list[str]:
-        return [self._opening + turn.row["output_text"] for turn in turns]
+        return [self._text(turn) for turn in turns]
+
+    def _text(self, turn: Turn) -> str:
+        return self._opening + str(turn.row["output_text"])
 
     def _action(self, turn: Turn) -> Action:
         told, row = self._instructions, turn.row
@@ -110,7 +113,7 @@ class Dialogues:
         return action
 
     def _answer(self, number: int, turn: Turn, action: Action) -> ChatMessage:
-        said = self._opening + turn.row["output_text"]
+        said = self._text(turn)
         if not (self._calls_apart and isinstance(action, Calls)):
             return {"role": "assistant", "content": said}
         # What stands between the words and the calls is the template's.

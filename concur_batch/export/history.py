@@ -28,12 +28,16 @@ _SLACK_TOKENS = 16
 
 def whole(trajectory: Trajectory) -> Sequence[Turn]:
     """Its turns. Raises Unfit where there are none, or some are missing."""
-    turns = trajectory.turns
-    if not turns:
+    if not trajectory.turns:
         raise Unfit("no turns")
-    if len(turns) != trajectory.agent["turns"] or turns[-1].row["turn"] != len(turns) - 1:
+    check_turns(trajectory)
+    return trajectory.turns
+
+
+def check_turns(trajectory: Trajectory) -> None:
+    """Raises Unfit where a turn is not on record: it went with the disk of a node."""
+    if [turn.row["turn"] for turn in trajectory.turns] != list(range(trajectory.agent["turns"])):
         raise Unfit("turns are missing")
-    return turns
 
 
 def history_ids(turns: Iterable[Turn]) -> TokenIds:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from concur_batch.export.duplicates import Sameness, digest
 from concur_batch.export.form import Form, Record, Unfit
+from concur_batch.export.history import check_turns
 from concur_batch.export.trajectory import Trajectory
 
 
@@ -28,8 +29,7 @@ class Sieve:
         agent = trajectory.agent
         if agent["task_id"] != self._task:
             self._task, self._of_task = agent["task_id"], 0
-        if [turn.row["turn"] for turn in trajectory.turns] != list(range(agent["turns"])):
-            raise Unfit("turns are missing")  # with the disk of a node
+        check_turns(trajectory)
         if self._of_task == self._best:
             raise Unfit(f"not among the best {self._best} of its task")
         key = None if self._sameness is None else digest(trajectory, self._sameness)

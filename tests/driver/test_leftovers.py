@@ -21,16 +21,21 @@ sys.stdin.read()
 """
 
 
-def test_only_what_a_dead_run_has_left_is_ended() -> None:
+def started(*program: str) -> tuple[subprocess.Popen[str], psutil.Process]:
+    """A program that stands for a driver, and the process that it has started."""
     driver = subprocess.Popen(
-        [sys.executable, "-c", _DRIVER],
+        [sys.executable, "-c", *program],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
     )
     assert driver.stdout is not None
-    child = psutil.Process(int(driver.stdout.readline()))
+    return driver, psutil.Process(int(driver.stdout.readline()))
+
+
+def test_only_what_a_dead_run_has_left_is_ended() -> None:
+    driver, child = started(_DRIVER)
     try:
         assert child not in leftovers()
         end_leftovers()
@@ -64,15 +69,7 @@ def test_an_agent_of_ray_that_has_lost_its_environment_is_told_by_its_session(tm
     sleep = shutil.which("sleep")
     assert sleep is not None
     (session / "ray::Agent").symlink_to(sleep)
-    driver = subprocess.Popen(
-        [sys.executable, "-c", _SESSION_DRIVER, str(session)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert driver.stdout is not None
-    child = psutil.Process(int(driver.stdout.readline()))
+    driver, child = started(_SESSION_DRIVER, str(session))
     try:
         assert child not in leftovers()
         driver.kill()
