@@ -5,19 +5,29 @@ from __future__ import annotations
 from tools_env.spec import ToolSpec
 
 
-def _tool(name: str, description: str, required: dict[str, str], optional: dict[str, tuple[str, str]]) -> ToolSpec:
+def _tool(
+    name: str,
+    description: str,
+    required: dict[str, str],
+    optional: dict[str, tuple[str, str]],
+    *,
+    has_effects: bool = True,
+) -> ToolSpec:
     properties = {key: {"type": "string", "description": text} for key, text in required.items()}
     properties |= {key: {"type": kind, "description": text} for key, (kind, text) in optional.items()}
     return ToolSpec(
         name,
         description,
         {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False},
+        has_effects,
     )
 
 
 _PATH = "Path relative to /workspace."
 
-SUBMIT = _tool("submit", "Submit the final answer and end the task.", {"answer": "The final answer."}, {})
+SUBMIT = _tool(
+    "submit", "Submit the final answer and end the task.", {"answer": "The final answer."}, {}, has_effects=False
+)
 
 CATALOGUE: dict[str, ToolSpec] = {
     spec.name: spec
@@ -42,6 +52,7 @@ CATALOGUE: dict[str, ToolSpec] = {
                 "start_line": ("integer", "First line to read, counted from 1."),
                 "end_line": ("integer", "Last line to read, inclusive."),
             },
+            has_effects=False,
         ),
         _tool(
             "write_file",
@@ -60,12 +71,14 @@ CATALOGUE: dict[str, ToolSpec] = {
             "List the files below a directory, recursively and sorted. Directories end in '/'.",
             {},
             {"path": ("string", "Directory relative to /workspace; the whole workspace if left out.")},
+            has_effects=False,
         ),
         _tool(
             "search_files",
             "Search files for a regular expression (Python syntax). Hits read 'path:line: text'.",
             {"pattern": "The regular expression, matched within single lines."},
             {"path": ("string", "File or directory relative to /workspace; the whole workspace if left out.")},
+            has_effects=False,
         ),
         SUBMIT,
     )

@@ -19,7 +19,6 @@ from tools_env.spec import Status, ToolResult, ToolSpec, argument_error
 from tools_env.workspace import FileProblem, Workspace, split_path
 
 _COMMAND_BYTES = 128 * 1024 - 1  # Linux: MAX_ARG_STRLEN, less the closing NUL
-_READING_TOOLS = ("read_file", "list_files", "search_files")
 _SEARCH_SOURCE = Path(search_program.__file__).read_text(encoding="utf-8")
 
 
@@ -64,7 +63,7 @@ class SandboxSession:
             return self._result("error", problem)
         if name == "submit":
             return self._result("ok", "submitted", answer=arguments["answer"])
-        if name not in _READING_TOOLS and self.snapshots is not None:
+        if spec.has_effects and self.snapshots is not None:
             self.snapshots.touch()
         if name in FILE_TOOLS:
             return await self._call_file_tool(name, arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -14,12 +14,14 @@ Status = Literal["ok", "error", "timeout", "crashed"]
 class ToolSpec:
     """A tool as a model is told of it.
 
-    `parameters` is the JSON schema of the arguments: an object with `properties` and `required`.
+    `parameters` is the JSON schema of the arguments: an object with `properties` and `required`. `has_effects` is not
+    told: whether a call may change anything that lasts longer than the call.
     """
 
     name: str
     description: str
     parameters: dict[str, Any]
+    has_effects: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ _WORK = ToolSpec(
         "required": ["step"],
         "additionalProperties": False,
     },
+    has_effects=False,
 )
 
 _WORDS = """

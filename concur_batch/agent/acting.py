@@ -13,7 +13,7 @@ from concur_batch.agent.claim import Pass
 from concur_batch.agent.conversation import encode_pieces
 from concur_batch.agent.limits import Bound, cut
 from concur_batch.agent.prompting import observation_messages, retry_messages
-from concur_batch.agent.rows import Row, tool_row
+from concur_batch.agent.rows import Row, intent_row, tool_row
 from concur_batch.agent.services import Services
 from concur_batch.agent.spec import Ending
 from concur_batch.agent.turn import Act, Turn
@@ -62,8 +62,9 @@ class ActingTurn(Turn):
 
     async def _act(self, generation: Generation, bound: Bound) -> Act:
         services, attempt, action = self._services, self._attempt, self._action
-        started_seconds = services.clock()
         calls: Sequence[Call] = action.calls if isinstance(action, Calls) else ()
+        await self._declare(calls)
+        started_seconds = services.clock()
         exchanges, rows = await self._execute(calls)
         queue_seconds = sum(result.queue_seconds for _, result in exchanges)
         seconds = services.clock() - started_seconds - queue_seconds
@@ -72,6 +73,17 @@ class ActingTurn(Turn):
         if messages:
             await observe(attempt, messages)
         return Act(_NAMES[type(action)], ending, rows, seconds, queue_seconds, mark)
+
+    async def _declare(self, calls: Sequence[Call]) -> None:
+        """Make durable which calls begin now that may have effects: they may not run ahead of all record."""
+        services, attempt = self._services, self._attempt
+        effective = {spec.name for spec in services.specs if spec.has_effects}
+        intended = [(index, call) for index, call in enumerate(calls) if call.name in effective]
+        if intended:
+            turn = attempt.tally.turns
+            await services.intents.declare(
+                attempt.place, turn, intent_row(attempt.key, turn, intended, services.clock())
+            )
 
     async def _execute(self, calls: Sequence[Call]) -> tuple[list[tuple[Call, ToolResult]], list[Row]]:
         """Run the calls in the order the model wrote them: they share a workspace."""

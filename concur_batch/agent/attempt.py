@@ -58,9 +58,10 @@ class Attempt:
             "attempt": spec.attempt,
         }
 
-    def record(self, turn: bytes, mark: str | None) -> None:
+    def record(self, turn: int, rows: bytes, mark: str | None) -> None:
         """Hand a turn's rows to the recorder, which left the tools as the mark says."""
-        number = self.services.records.put(turn)
+        number = self.services.records.put(rows)
+        self.services.intents.recorded(self.place, turn, number)
         if mark is not None:
             self._marks.append((number, mark))
 

@@ -36,6 +36,7 @@ class HostConfig:
     kv_budget_tokens: int | None
     deadline_seconds: float | None  # of every agent, since the run's start
     hosts_on_node: int  # which share its sandboxes
+    life: int = 0  # of the run: each resume begins another
     priorities: bool = False  # requests carry their task's
     sessions: bool = False  # requests name their agent
 

@@ -34,6 +34,7 @@ from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.member import Permit
 from concur_batch.engine.clients import connect
 from concur_batch.trace.encode import encode
+from concur_batch.trace.intents import Intents
 from concur_batch.trace.outbox import Outbox
 from concur_batch.trace.reading import Run
 from concur_batch.workload.schema import SyntheticTools
@@ -78,6 +79,7 @@ class AgentHost:
             for pool in config.pools
         }
         self._records: Outbox[bytes] = Outbox(self._commit)
+        self._intents = Intents(config.directory, config.name, config.life, self._records.is_sent)
         self._link = Link(config.name, self._controller, config.rules)
         self._pools = {
             pool.name: Pool(self._engines[pool.url], pool.dp_rank, pool.page_size, pool.tokens) for pool in config.pools
@@ -93,6 +95,7 @@ class AgentHost:
             turnstile=Turnstile(),
             gate=self._link.gate,
             records=self._records,
+            intents=self._intents,
             clock=self._clock,
         )
         self._background = [asyncio.create_task(self._link.keep_beating()), asyncio.create_task(self._probe_lag())]
@@ -162,6 +165,7 @@ class AgentHost:
             await asyncio.wait_for(self._records.sent(), _LAST_ROWS_SECONDS)
         await self._link.close()
         await self._records.close()
+        await self._intents.close()
         for engine in self._engines.values():
             await engine.close()
         await self._tools.close()
@@ -171,9 +175,10 @@ class AgentHost:
         return {**recorded_turns(Run(self._config.directory), specs)} if specs else {}
 
     def _obstacle(self) -> str | None:
-        """Why rows wait to be recorded, or turns to be handed over."""
-        if self._records.last_error is not None:
-            return str(self._records.last_error)
+        """Why rows wait to be recorded, calls to begin, or turns to be handed over."""
+        error = self._records.last_error or self._intents.last_error
+        if error is not None:
+            return str(error)
         return next(iter(self._services.troubles.values()), None)
 
     async def _run_agent(self, spec: AgentSpec, recorded: Sequence[RecordedTurn]) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,16 @@ def tool_row(
         "started_seconds": started_seconds,
         "queue_seconds": result.queue_seconds,
         "seconds": result.seconds,
+    }
+
+
+def intent_row(key: Mapping[str, Any], turn: int, calls: Sequence[tuple[int, Call]], started_seconds: float) -> Row:
+    """What a turn is about to run: its calls that may have effects, with their indexes in it."""
+    return {
+        **key,
+        "turn": turn,
+        "started_seconds": started_seconds,
+        "calls": [{"call": index, "name": call.name, "arguments": call.arguments} for index, call in calls],
     }
 
 

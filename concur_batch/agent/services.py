@@ -13,6 +13,7 @@ from concur_batch.agent.tokenizer import Tokenizer
 from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.member import Spent
 from concur_batch.engine.protocol import Engine
+from concur_batch.trace.intents import Intents
 from tools_env.spec import ToolEnvironment, ToolSpec
 
 
@@ -57,6 +58,7 @@ class Services:
     turnstile: Turnstile
     gate: Gate
     records: Records
+    intents: Intents
     clock: Callable[[], float]  # seconds since the run's start
     troubles: dict[str, str] = field(default_factory=dict)  # why an agent cannot go on for now, by its place
 

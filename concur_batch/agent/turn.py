@@ -95,7 +95,7 @@ class Turn(ABC):
             "tool_seconds": act.tool_seconds,
         }
         attempt.tally.add(row, len(act.tools))
-        attempt.record(encode_turn(row, act.tools), act.tools_mark)
+        attempt.record(number, encode_turn(row, act.tools), act.tools_mark)
         return act.ending
 
     async def _read(self, generation: Generation) -> tuple[Generation, str]:

@@ -21,6 +21,7 @@ from concur_batch.report.search import findings, findings_lines
 from concur_batch.report.trajectory import Reading, attempts_of, trajectory
 from concur_batch.report.trajectory_view import trajectory_lines
 from concur_batch.trace.files import TraceError
+from concur_batch.trace.intents import Row, read_intents, unrecorded
 from concur_batch.trace.reading import Run
 from concur_batch.workload.explain import one_of
 
@@ -37,7 +38,7 @@ class _Wanted:
 
     agent: str
     attempt: int | None
-    turns: slice
+    turns: slice | None
     pattern: Pattern | None
     full: bool
     ids: bool
@@ -92,19 +93,24 @@ def inspect(
 
 def _show(run: Run, wanted: _Wanted, as_json: bool) -> None:
     """One agent's trajectory."""
-    name = _resolve(run, wanted.agent)
+    intents = read_intents(run.path)
+    name = _resolve(run, wanted.agent, intents)
     of_agent = pc.field("agent_id") == name
     ended, turns, tools = (
         run.table(table, filter=of_agent, few=True).to_pylist() for table in ("agents", "turns", "tools")
     )
-    known, attempt = attempts_of(ended, turns)
+    recorded = {(name, row["attempt"], row["turn"]) for row in turns}
+    left = unrecorded((row for row in intents if row["agent_id"] == name), recorded)
+    known, attempt = attempts_of(ended, (*turns, *left))
     if wanted.attempt is not None and wanted.attempt not in known:
         refuse(f"concur: --attempt {wanted.attempt}: {name} has {', '.join(map(str, known))}", 2)
     attempt = attempt if wanted.attempt is None else wanted.attempt
     reading, notes = _reading(run)
     form = run.manifest["workload"]["agent"]["format"]
-    picture = trajectory(ended, turns, tools, attempt, form, reading, ids=wanted.ids)
-    picture |= {"run": run.manifest["run"], "turns": picture["turns"][wanted.turns], "notes": notes}
+    picture = trajectory(ended, turns, tools, attempt, form, reading, left, ids=wanted.ids)
+    picture |= {"run": run.manifest["run"], "notes": notes}
+    if wanted.turns is not None:
+        picture |= {"turns": picture["turns"][wanted.turns], "unrecorded": []}
     if wanted.pattern is not None and as_json:
         of_attempt = [[row for row in rows if row["attempt"] == attempt] for rows in (ended, turns, tools)]
         numbers = {None, *(turn["turn"] for turn in picture["turns"])}
@@ -125,12 +131,14 @@ def _reading(run: Run) -> tuple[Reading | None, list[str]]:
     return Reading(vocabulary.text, vocabulary.piece), []
 
 
-def _resolve(run: Run, given: str) -> str:
-    """The agent that is meant."""
+def _resolve(run: Run, given: str, intents: Sequence[Row]) -> str:
+    """The agent that is meant; of one in its first turn there are intents alone."""
     for table in ("agents", "turns"):
         if run.table(table, ["agent_id"], pc.field("agent_id") == given, few=True).num_rows:
             return given
-    tasks: dict[str, str] = {}
+    tasks: dict[str, str] = {row["agent_id"]: row["task_id"] for row in intents}
+    if given in tasks:
+        return given
     for table in ("agents", "turns"):
         pairs = run.table(table, ["agent_id", "task_id"]).group_by(["agent_id", "task_id"]).aggregate([])
         tasks |= {row["agent_id"]: row["task_id"] for row in pairs.to_pylist()}
@@ -196,10 +204,10 @@ def _unescaped(arguments: pc.Expression) -> pc.Expression:
     return arguments
 
 
-def _slice(given: str | None) -> slice:
+def _slice(given: str | None) -> slice | None:
     """As Python's; a single number is that turn alone."""
     if given is None:
-        return slice(None)
+        return None
     try:
         numbers = [int(part) if part.strip() else None for part in given.split(":")]
         if numbers == [None] or len(numbers) > 2:

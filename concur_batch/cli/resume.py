@@ -23,10 +23,12 @@ from concur_batch.control.orders import ORDERS, read_orders
 from concur_batch.driver.cluster import Cluster, ClusterError
 from concur_batch.driver.directory import recover_journals
 from concur_batch.driver.driver import Before
-from concur_batch.driver.past import Past, account_of, going_on, read_past, seconds_of
+from concur_batch.driver.past import Past, account_of, calls_cut_off, going_on, life_of, read_past, seconds_of
 from concur_batch.driver.plan import Batch, make_batch
+from concur_batch.report.text import counted
 from concur_batch.trace.ending import finish
-from concur_batch.trace.files import TraceError
+from concur_batch.trace.files import TraceError, is_locked
+from concur_batch.trace.intents import Row, intent_files, read_intents
 from concur_batch.trace.manifest import read_manifest, update_manifest, write_manifest
 from concur_batch.trace.reading import Run
 from concur_batch.trace.tables import tables_of
@@ -100,9 +102,10 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
     check_sandbox(loaded)
     end_dead_runs(console)
     sweep(run_dir / "workspaces")
-    _recover(run_dir, manifest, ray_address)
+    intents = _recover(run_dir, manifest, ray_address)
     run = Run(run_dir)
     past = read_past(run)
+    cut_off = calls_cut_off(run, past, intents)
     if again := past.failed(wanted.again):
         withdraw(tables_of(run_dir), again)
         past = read_past(run)
@@ -114,6 +117,9 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
         f"{run_dir.name}: {len(batch.agents) - len(left)} of {len(batch.agents)} agents have ended, {under_way} go on "
         f"behind their last turn, {len(left) - under_way} begin"
     )
+    if cut_off:
+        were = f"{counted(cut_off, 'call')} {'was' if cut_off == 1 else 'were'}"
+        console.print(f"{were} cut off; their workspaces are put back to the last turn on record")
     seconds = seconds_of(run)
     began = datetime.strptime(manifest["started_at"], "%Y-%m-%dT%H:%M:%S%z") if "started_at" in manifest else None
     before = Before(
@@ -126,6 +132,7 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
         "at": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "after_seconds": round(seconds, 3),
         "agents": len(left),
+        "calls_cut_off": cut_off,
         "retry": sorted(wanted.again),
         "changed": changed,
     }
@@ -135,26 +142,32 @@ def _resume(wanted: _Wanted, manifest: dict[str, Any], ray_address: str | None, 
     return drive(Drive(loaded, left, run_dir, manifest, before), ray_address, console, as_json)
 
 
-def _recover(run_dir: Path, manifest: Mapping[str, Any], ray_address: str | None) -> None:
-    """Bring what the dead run's recorders have left into the tables, once they are dead. Raises TraceError."""
+def _recover(run_dir: Path, manifest: Mapping[str, Any], ray_address: str | None) -> list[Row]:
+    """Bring what the dead run's recorders have left into the tables, once they and the hosts are dead; the intents of
+    the life that has ended. Raises TraceError."""
+    life = life_of(manifest)
+    intents: list[Row] = []
     if manifest.get("tables") is not None and (ray_address or os.environ.get("RAY_ADDRESS")):
-        asyncio.run(_recover_elsewhere(run_dir, manifest, ray_address))
+        intents = asyncio.run(_recover_elsewhere(run_dir, manifest, ray_address))
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    while recover(run_dir).live_segments:
+    while recover(run_dir).live_segments or any(map(is_locked, intent_files(run_dir, life))):
         if time.monotonic() > deadline:
             raise TraceError(f"{run_dir} is still being written to: on some node, a process of its dead run lives")
         time.sleep(0.5)
+    return intents + read_intents(run_dir, life)
 
 
-async def _recover_elsewhere(run_dir: Path, manifest: Mapping[str, Any], ray_address: str | None) -> None:
+async def _recover_elsewhere(run_dir: Path, manifest: Mapping[str, Any], ray_address: str | None) -> list[Row]:
     """The same on the other nodes, which need not share a disk with this one."""
     try:
         cluster = Cluster(ray_address)
     except ClusterError as error:
         refuse(f"concur: {error}", 1)
     try:
-        arguments = (run_dir, list(manifest.get("journals") or ()), manifest["tables"])
-        await cluster.on_nodes(cluster.nodes()[1:], recover_journals, *arguments)
+        others, names = cluster.nodes()[1:], list(manifest.get("journals") or ())
+        await cluster.on_nodes(others, recover_journals, run_dir, names, manifest["tables"])
+        found = await cluster.on_nodes(others, read_intents, run_dir, life_of(manifest))
+        return [row for of_node in found for row in of_node]
     finally:
         cluster.close()
 

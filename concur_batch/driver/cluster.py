@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import RayError
@@ -18,6 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from concur_batch import TOKEN
 from concur_batch.driver.leftovers import sign, sign_session
+
+T = TypeVar("T")
 
 _LOCAL_OBJECT_STORE_BYTES = 128 * 1024**2  # nothing large passes through it
 # An actor that takes longer dies, restarts or hangs.
@@ -93,11 +95,12 @@ class Cluster:
             scheduling_strategy=on_node(node),
         )
 
-    async def on_nodes(self, nodes: Iterable[Node], function: Callable[..., None], *arguments: Any) -> None:
+    async def on_nodes(self, nodes: Iterable[Node], function: Callable[..., T], *arguments: Any) -> list[T]:
         """Call a function in a process on each of the nodes. Raises what it raises, or RayError."""
         call = ray.remote(function)
         options = [{"num_cpus": 0, "scheduling_strategy": on_node(node)} for node in nodes]
-        await asyncio.gather(*(await_ref(call.options(**option).remote(*arguments)) for option in options))
+        calls = (await_ref(call.options(**option).remote(*arguments)) for option in options)
+        return list(await asyncio.gather(*calls))
 
     def close(self) -> None:
         """Stop our Ray, or leave the cluster that was there before us."""

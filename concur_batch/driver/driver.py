@@ -28,7 +28,7 @@ from concur_batch.driver.directory import model_of, put_model
 from concur_batch.driver.engines import RunningEngine, start_engine
 from concur_batch.driver.missing import missing_notes
 from concur_batch.driver.operate import controller_name, whereabouts
-from concur_batch.driver.past import account_of, going_on, read_past
+from concur_batch.driver.past import account_of, going_on, life_of, read_past
 from concur_batch.driver.recorders import Recorders
 from concur_batch.driver.silence import SILENT_SECONDS, Silence
 from concur_batch.driver.snapshot import Snapshot, join
@@ -138,6 +138,7 @@ class Driver:
     async def run(self, manifest: dict[str, Any]) -> Outcome:
         """Run all agents. Raises EngineError or RunFailed; whatever happens, what was started is stopped."""
         self._tables = manifest.get("tables")  # their URI, where it is not the run directory
+        self._life = life_of(manifest)
         self._recorders = Recorders(self._cluster, self._run_dir, self._tables)
         write_manifest(self._run_dir, {**manifest, **self._facts(), "status": "running"})
         left: str | None = None
@@ -291,6 +292,7 @@ class Driver:
             kv_budget_tokens=workload.control.extensions.kv_budget_tokens,
             deadline_seconds=workload.control.extensions.deadline_seconds,
             hosts_on_node=hosts_on_node,
+            life=self._life,
             priorities=isinstance(section, SglangEngine) and section.priorities,
             sessions=isinstance(section, SglangEngine) and section.sessions,
         )

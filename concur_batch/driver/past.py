@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from concur_batch.agent.spec import AgentSpec
 from concur_batch.agent.tally import SUMMED
 from concur_batch.trace.attempts import Key, keys_of
+from concur_batch.trace.intents import unrecorded
 from concur_batch.trace.reading import Run
 
 _INFRASTRUCTURE = "infrastructure"
@@ -35,6 +36,11 @@ class Past:
     final: Mapping[str, tuple[int, str | None]]
     tried: Mapping[str, Mapping[int, str | None]]
     begun: Mapping[Key, Begun]
+
+    def has_ended(self, agent: str, attempt: int) -> bool:
+        """Whether the end of that attempt is on record."""
+        final = self.final.get(agent)
+        return attempt in self.tried.get(agent, ()) or (final is not None and final[0] == attempt)
 
     def failed(self, classes: Collection[str]) -> list[Key]:
         """The attempts with which agents ended in a failure of these classes."""
@@ -92,6 +98,24 @@ def _goes_on(
         if known and under_way.turns == under_way.last + 1:
             return replace(found, attempt=highest, goes_on=True)
     return found
+
+
+def life_of(manifest: Mapping[str, Any]) -> int:
+    """Which life of its run goes on, or has ended: 0 is the first, each resume begins another."""
+    return len(manifest.get("resumed", ()))
+
+
+def calls_cut_off(run: Run, past: Past, intents: Collection[Mapping[str, Any]]) -> int:
+    """How many calls had been meant to run and are on no record, of the attempts that have not ended: whether they ran,
+    and how far, nobody knows. `intents` were read before. Raises TraceError."""
+    agents = pa.array(sorted({row["agent_id"] for row in intents}), pa.string())
+    turns = run.table("turns", ["agent_id", "attempt", "turn"], pc.field("agent_id").isin(agents))
+    recorded = set(zip(*turns.to_pydict().values(), strict=True))
+    return sum(
+        len(row["calls"])
+        for row in unrecorded(intents, recorded)
+        if not past.has_ended(row["agent_id"], row["attempt"])
+    )
 
 
 def account_of(run: Run, agents: Iterable[AgentSpec], left: Iterable[AgentSpec]) -> dict[str, Any]:

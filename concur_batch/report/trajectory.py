@@ -55,11 +55,13 @@ def trajectory(
     attempt: int,
     form: str,
     reading: Reading | None,
+    intents: Sequence[Row] = (),
     *,
     ids: bool = False,
 ) -> dict[str, Any]:
     """One attempt, whole: `agent`, its row, or null while it is under way; `sums` over its turns, null where no turn
-    tells a figure; and `turns`, each with its `calls`, their arguments parsed.
+    tells a figure; `turns`, each with its `calls`, their arguments parsed; and `unrecorded`, those of the `intents`, of
+    which no turn is on record: their calls may have run.
 
     `form` is the action format. A turn's `said` is its text beside its calls (see the function `said`). Its `told`
     is the text that came before it where no call's output says it: the prompt, or what answered a malformed action;
@@ -67,7 +69,8 @@ def trajectory(
     """
     ended = [row for row in agents if row["attempt"] == attempt]
     own = sorted((row for row in turns if row["attempt"] == attempt), key=lambda row: row["turn"])
-    first = (*ended, *own)[0]
+    unrecorded = sorted((row for row in intents if row["attempt"] == attempt), key=lambda row: row["turn"])
+    first = (*ended, *own, *unrecorded)[0]
     calls: dict[int, list[dict[str, Any]]] = {}
     for row in sorted(tools, key=lambda row: (row["turn"], row["call"])):
         if row["attempt"] == attempt:
@@ -90,7 +93,7 @@ def trajectory(
     return {
         **{name: first[name] for name in ("agent_id", "task_id", "sample")},
         "attempt": attempt,
-        "attempts": attempts_of(agents, turns)[0],
+        "attempts": attempts_of(agents, (*turns, *intents))[0],
         "form": form,
         "ids_estimated": any(row["ids_estimated"] for row in own),
         "agent": ended[0] if ended else None,
@@ -102,6 +105,7 @@ def trajectory(
             "pauses": sum(row["paused_seconds"] > 0 for row in own),
         },
         "turns": found,
+        "unrecorded": unrecorded,
     }
 
 

@@ -31,6 +31,7 @@ def trajectory_lines(picture: Row, pattern: Pattern | None = None, *, full: bool
     writer = _Writer(pattern, full)
     yield from _head(picture)
     blocks = [_turn(turn, before, picture["form"], writer) for before, turn in pairwise((None, *picture["turns"]))]
+    blocks += [_unrecorded(turn, writer) for turn in picture["unrecorded"]]
     if picture["agent"] is not None:
         blocks += [_end(label, text, writer) for label, text in _last_texts(picture["agent"])]
     nothing = True
@@ -200,10 +201,24 @@ def _call(call: Row, form: str, writer: _Writer) -> Iterator[_Line]:
     style = "" if good else "red"
     yield _Line(Text.assemble((f"  {one_line(call['name'])}", "cyan"), (f"  {' · '.join(facts)}", style)))
     if form != "bash":  # there they stand in the text
-        for text in argument_texts(call["arguments"]):
-            yield from writer.some(_MODEL, text, "green")
+        yield from _arguments(call, writer)
     if call["output"]:
         yield from writer.some(_TOOL, call["output"])
+
+
+def _arguments(call: Row, writer: _Writer) -> Iterator[_Line]:
+    for text in argument_texts(call["arguments"]):
+        yield from writer.some(_MODEL, text, "green")
+
+
+def _unrecorded(turn: Row, writer: _Writer) -> Iterator[_Line]:
+    """What a turn without a record was about to run."""
+    began = f"  {turn['started_seconds']:.2f} s"
+    told = "  no record: its calls run, or were cut off"
+    yield _Line(Text.assemble((f"turn {turn['turn']}", "bold"), (began, "dim"), (told, "yellow")))
+    for call in turn["calls"]:
+        yield _Line(Text(f"  {one_line(call['name'])}", style="cyan"))
+        yield from _arguments(call, writer)
 
 
 def _ids(what: str, ids: Sequence[int], pieces: Sequence[str] | None) -> Iterator[_Line]:

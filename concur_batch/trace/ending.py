@@ -1,4 +1,4 @@
-"""The end of a run: no journal is left, and the parts are few."""
+"""The end of a run: no journal and no intents are left, and the parts are few."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from concur_batch.trace.compaction import compact
 from concur_batch.trace.files import TraceError, locked
+from concur_batch.trace.intents import forget_intents
 from concur_batch.trace.journal import JOURNAL
 from concur_batch.trace.parts import REJECTED
 from concur_batch.trace.tables import tables_of
@@ -35,6 +36,7 @@ def finish(run_dir: Path, stop: Callable[[], bool] = lambda: False, *, few: int 
         except TraceError as error:
             return str(error)
         finally:
+            forget_intents(run_dir)
             for directory in (JOURNAL, REJECTED):  # the latter stays if anything is in it
                 with suppress(OSError):
                     (run_dir / directory).rmdir()

@@ -6,15 +6,14 @@ belong to a turn that was cut off. A segment is locked (flock) while a process h
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
 import orjson
 
-from concur_batch.trace.files import TraceError, disk_error, lock, sync_directory
+from concur_batch.trace.appending import AppendFile
+from concur_batch.trace.files import TraceError, disk_error
 from concur_batch.trace.schema import SCHEMAS
 
 JOURNAL = "journal"  # the directory in the run directory
@@ -39,90 +38,20 @@ class Contents(NamedTuple):
     dropped_bytes: int  # of the torn tail
 
 
-class Journal:
-    """One segment open for appending. Not thread-safe, but `sync` may run in a thread beside `append`.
-
-    Raises TraceError if the file cannot be created or exists already.
-    """
+class Journal(AppendFile):
+    """One segment open for appending; see AppendFile."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._appended = (0, 0)  # bytes, rows; replaced as one, since sync reads it from a thread
-        self._durable = (0, 0)
-        self._torn = False  # a failed append left bytes behind those appended
-        try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise disk_error("create journal", path, error) from error
-        try:
-            if not lock(self._descriptor, path):  # a recovery took the file for one that a killed writer had left
-                raise TraceError(f"cannot create journal {path}: another process recovers this run; try again")
-            sync_directory(path.parent)
-        except (OSError, TraceError) as error:
-            self.close()
-            with contextlib.suppress(OSError):
-                path.unlink()
-            if isinstance(error, OSError):
-                raise disk_error("create journal", path, error) from error
-            raise
-
-    @property
-    def size_bytes(self) -> int:
-        return self._appended[0]
-
-    @property
-    def rows(self) -> int:
-        return self._appended[1]
+        super().__init__(path, "journal")
 
     def append(self, lines: bytes) -> Counter[str]:
-        """Appends framed rows in one write and returns their number by table. Durable only after `sync`.
+        """Appends framed rows as `write` does and returns their number by table.
 
-        All or nothing: after a TraceError (disk full) the file is as before and the next append may succeed.
         Raises ValueError for bytes that are not whole rows, or that end with a tools row without its turns row.
         """
         counts = count_rows(lines)
-        try:
-            if self._torn:
-                self._truncate()
-            position = 0
-            while position < len(lines):
-                self._torn = True
-                position += os.pwrite(self._descriptor, memoryview(lines)[position:], self.size_bytes + position)
-            self._torn = False
-        except OSError as error:
-            with contextlib.suppress(OSError):  # the next append tries again before it writes
-                self._truncate()
-            raise disk_error("append to journal", self.path, error) from error
-        self._appended = (self.size_bytes + len(lines), self.rows + counts.total())
+        self.write(lines, counts.total())
         return counts
-
-    def sync(self) -> None:
-        """Makes durable what was appended before the call. Raises TraceError; then call `rollback`."""
-        appended = self._appended
-        if appended == self._durable:
-            return
-        try:
-            os.fdatasync(self._descriptor)
-        except OSError as error:
-            raise disk_error("sync journal", self.path, error) from error
-        self._durable = appended
-
-    def rollback(self) -> None:
-        """Takes back all rows that are not durable: after a failed sync the kernel may have dropped their pages."""
-        self._appended = self._durable
-        self._torn = True
-        with contextlib.suppress(OSError):  # the next append tries again before it writes
-            self._truncate()
-
-    def close(self) -> None:
-        """Closes the file and gives up its lock, without a sync."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _truncate(self) -> None:
-        os.ftruncate(self._descriptor, self.size_bytes)
-        self._torn = False
 
 
 def count_rows(lines: bytes) -> Counter[str]:

@@ -151,6 +151,16 @@ class Desk:
         return (admission.places_held, admission.waiting, admission.counts()[State.FINISHED]) == (0, 0, 1)
 
 
+class Declared(list[dict[str, Any]]):
+    """Intents, durable at once."""
+
+    async def declare(self, place: str, turn: int, row: dict[str, Any]) -> None:
+        self.append(row)
+
+    def recorded(self, place: str, turn: int, record: int) -> None:
+        pass
+
+
 class Lines(list[bytes]):
     def put(self, item: bytes) -> int:
         self.append(item)
@@ -207,6 +217,7 @@ def make(engine: SayingEngine, desk: Desk, lines: Lines, **limits: Any) -> Servi
         turnstile=Turnstile(),
         gate=desk.gate,
         records=lines,
+        intents=Declared(),
         clock=lambda: asyncio.get_running_loop().time(),
     )
 

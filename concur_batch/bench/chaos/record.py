@@ -23,7 +23,8 @@ _STEPS = {
 _KEYS = {"agents": ("agent_id", "attempt"), "turns": ("agent_id", "attempt", "turn"),
          "tools": ("agent_id", "attempt", "turn", "call")}  # fmt: skip
 # Of a run that has ended, all that is not for its readers.
-_LITTER = ("journal", "rejected", "workspaces/saved*", "workspaces/live-*", ".driver.lock", ".ending.lock", "**/.*.tmp")
+_LITTER = ("journal", "intents", "rejected", "workspaces/saved*", "workspaces/live-*", ".driver.lock", ".ending.lock",
+           "**/.*.tmp")  # fmt: skip
 
 
 def read_record(run_dir: Path) -> Record:
