@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concur_batch.agent.spec import AgentSpec
-from concur_batch.driver.past import Begun, Past, account_of, going_on, read_past, seconds_of
+from concur_batch.driver.past import (
+    Begun,
+    Past,
+    account_of,
+    calls_cut_off,
+    going_on,
+    life_of,
+    read_past,
+    seconds_of,
+)
 from concur_batch.trace.encode import encode, encode_turn
 from concur_batch.trace.manifest import write_manifest
 from concur_batch.trace.reading import Run
@@ -137,6 +146,26 @@ def test_the_account_leaves_out_what_a_host_tells_itself(tmp_path: Path) -> None
     assert account["rewards"] == (1, 0.5)
     of_host = account_of(run, AGENTS[2:], [])
     assert (of_host["sums"]["turns"], of_host["endings"]) == (3, {})
+
+
+def test_calls_that_were_cut_off_are_those_of_attempts_under_way_whose_turn_is_not_on_record(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+
+    def intent(agent: str, attempt: int, turn: int, calls: int, seconds: float = 0.0) -> dict[str, Any]:
+        key = {"agent_id": agent, "attempt": attempt, "turn": turn, "started_seconds": seconds}
+        return {**key, "calls": [{}] * calls}
+
+    done = [intent("a", 0, 1, 1), intent("c", 0, 0, 3), intent("c", 0, 2, 1)]
+    ended = [intent("a", 0, 2, 1), intent("b", 0, 1, 1), intent("b", 1, 1, 1)]
+    cut_off = [intent("c", 0, 3, 2), intent("d", 0, 0, 1)]
+    again = [intent("c", 0, 3, 5, seconds=-1.0)]  # its host had died before, and it had begun it there
+    assert calls_cut_off(run, read_past(run), done + ended) == 0
+    assert calls_cut_off(run, read_past(run), [*cut_off, *done, *ended, *again]) == 3
+    assert calls_cut_off(run, read_past(run), []) == 0
+
+
+def test_each_resume_begins_another_life() -> None:
+    assert [life_of({}), life_of({"resumed": []}), life_of({"resumed": [{}, {}]})] == [0, 0, 2]
 
 
 def test_a_run_of_which_nothing_is_on_record_begins(tmp_path: Path) -> None:

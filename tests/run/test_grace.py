@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
+from concur_batch.trace.intents import read_intents, unrecorded
 from concur_batch.trace.reading import Run
 from tests.engine.chat_server import ChatServer, ChatServing, Said, calls, says
-from tests.run.command import ROOT, Running, wait_for
+from tests.run.command import ROOT, Running, concur, wait_for
 from tests.run.engines import rows_of
 from tests.tools_env.support import host_processes
 
@@ -72,6 +73,13 @@ def turns_of(run: Run) -> list[tuple[str, int, int]]:
     return sorted((row["task_id"], row["attempt"], row["turn"]) for row in run.table("turns").to_pylist())
 
 
+def cut_off(run: Run) -> list[tuple[str, int]]:
+    """The turns whose calls may have run and are on no record."""
+    intents = read_intents(run.path)
+    recorded = {(row["agent_id"], row["attempt"], row["turn"]) for row in run.table("turns").to_pylist()}
+    return sorted((row["task_id"], row["turn"]) for row in unrecorded(intents, recorded))
+
+
 def test_a_signal_waits_for_what_ends_in_time_a_second_one_for_nothing_and_neither_makes_results(
     tmp_path: Path,
 ) -> None:
@@ -91,6 +99,9 @@ def test_a_signal_waits_for_what_ends_in_time_a_second_one_for_nothing_and_neith
         assert (summary["failed"], summary["unfinished"], summary["status"]) == (0, 3, "interrupted")
         assert f"concur resume {run.path}" in running.log
         assert (server.asked("ends"), server.asked("late"), host_processes(SLEEP)) == (1, 0, [])
+        assert cut_off(run) == [("hangs", 0)], "the only call that may have run and is on no record"
+        shown = concur("inspect", run.path, "hangs")
+        assert (shown.returncode, f"command: touch begun; exec {SLEEP}" in shown.stdout) == (0, True), shown.stderr
 
         # Two signals: the first alone would wait for ever, and a host that hangs does not keep the second.
         said = tmp_path / "second"
@@ -99,6 +110,7 @@ def test_a_signal_waits_for_what_ends_in_time_a_second_one_for_nothing_and_neith
         running.process.send_signal(signal.SIGINT)
         running.until_said("stopping")
         assert running.process.poll() is None
+        assert "1 call was cut off" in said.read_text()
         host = running.actor("AgentHost")
         host.send_signal(signal.SIGSTOP)
         running.process.send_signal(signal.SIGINT)
@@ -106,10 +118,13 @@ def test_a_signal_waits_for_what_ends_in_time_a_second_one_for_nothing_and_neith
         assert (summary["finished"], summary["failed"], summary["unfinished"]) == (2, 0, 1)
         wait_for(lambda: not host.is_running(), "the end of the host")
         assert host_processes(SLEEP) == []
+        assert cut_off(run) == [("hangs", 0)]
 
         server.healed = True
         summary = Running(run.path, verb="resume").end(0)
     assert (summary["finished"], summary["status"]) == (3, "finished")
+    assert [entry["calls_cut_off"] for entry in Run(run.path).manifest["resumed"]] == [1, 1]
+    assert not (run.path / "intents").exists()
     assert turns_of(run) == [(task, 0, turn) for task in sorted(TASKS) for turn in (0, 1)]
     assert sorted((row["task_id"], row["attempt"], row["final"]) for row in run.table("agents").to_pylist()) == [
         (task, 0, True) for task in sorted(TASKS)

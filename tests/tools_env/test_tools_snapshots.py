@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.tools_env.support import Agent
 from tools_env.archive import pack, scan, unpack
+from tools_env.catalogue import CATALOGUE
 from tools_env.sandbox import SandboxEnvironment
 from tools_env.snapshots import Snapshots
 from tools_env.spec import StateLost
@@ -181,6 +182,23 @@ async def test_a_session_goes_on_in_another_environment_as_it_was_saved(tmp_path
     await two.close()
     await two.forget("t/0")
     assert not list((root / "saved").glob("*"))
+
+
+async def test_what_is_said_to_have_no_effects_has_none(tmp_path: Path) -> None:
+    calls = {
+        "read_file": {"path": "d/f"},
+        "list_files": {},
+        "search_files": {"pattern": "x"},
+        "submit": {"answer": "x"},
+    }
+    assert calls.keys() == {name for name, spec in CATALOGUE.items() if not spec.has_effects}
+    environment = SandboxEnvironment(tmp_path, [*CATALOGUE])
+    agent = Agent(await environment.open("a", {"d/f": "x\n"}))
+    before = shape(agent.workspace)
+    for name, arguments in calls.items():
+        assert (await agent.session.call(name, arguments)).status == "ok"
+    assert shape(agent.workspace) == before
+    await environment.close()
 
 
 async def test_a_snapshot_that_is_gone_or_torn_is_told(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 import pytest
 from trace_rows import part_rows, turn
 
@@ -15,6 +17,7 @@ from concur_batch.driver.directory import make_run_directory
 from concur_batch.trace.encode import encode_turn
 from concur_batch.trace.ending import finish
 from concur_batch.trace.files import TraceError
+from concur_batch.trace.intents import Intents, intent_files
 from concur_batch.trace.journal import read_journal
 from concur_batch.trace.manifest import read_manifest, write_manifest
 from concur_batch.trace.reading import Run
@@ -148,6 +151,43 @@ def test_a_full_disk_on_the_way_to_elsewhere_is_told_and_the_rows_wait(small_dis
     ballast.unlink()
     assert recover(small_disk / "run", storage=uri).rows == {"turns": 1, "tools": 1}
     assert [*tables_of(small_disk / "run", uri).sizes("turns")] == ["n-000000.parquet"]
+
+
+async def test_intents_wait_while_the_disk_is_full_and_none_is_torn(small_disk: Path) -> None:
+    run_dir = small_disk / "run"
+    intents = Intents(run_dir, "host0", 0, lambda number: False)
+
+    async def declare(number: int) -> int:
+        row = {"agent_id": f"a{number}", "attempt": 0, "turn": 0, "calls": [os.urandom(3000).hex()]}
+        await intents.declare(f"a{number}", 0, row)
+        return number
+
+    def there() -> set[int]:
+        content = b"".join(path.read_bytes() for path in intent_files(run_dir))
+        return {int(orjson.loads(line)["agent_id"][1:]) for line in content.splitlines()}
+
+    ballast = fill(small_disk)
+    waiting = [asyncio.create_task(declare(0))]
+    while intents.last_error is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert str(intents.last_error).endswith("No space left on device"), "not even the directory has room"
+    ballast.unlink()
+    async with asyncio.timeout(30):
+        assert (await waiting[0], intents.last_error) == (0, None)
+    ballast = fill(small_disk)
+    waiting = [asyncio.create_task(declare(number)) for number in range(1, 6)]
+    while intents.last_error is None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    assert re.fullmatch(
+        r"cannot append to intents .*/run/intents/0-host0-\d{6}\.jsonl: No space left on device",
+        str(intents.last_error),
+    )
+    assert ([task.done() for task in waiting], there()) == ([False] * 5, {0})
+    ballast.unlink()
+    async with asyncio.timeout(30):
+        assert await asyncio.gather(*waiting) == [*range(1, 6)]
+    assert there() == {*range(6)}
+    await intents.close()
 
 
 @pytest.fixture
