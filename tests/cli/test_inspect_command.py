@@ -90,6 +90,34 @@ def test_one_that_has_not_ended_is_read_from_the_journal(run_dir: Path) -> None:
     assert lines[-1] == "  │ ok"
 
 
+def test_calls_that_may_have_run_without_a_record_stand_behind_the_last_turn(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "r")
+    (run_dir / "intents").mkdir()
+
+    def intent(agent: str, turn: int, command: str) -> Row:
+        calls = [{"call": 1, "name": "bash", "arguments": {"command": command}}]
+        key = {"agent_id": agent, "task_id": agent.split("/")[0], "sample": 0, "attempt": 0}
+        return {**key, "turn": turn, "started_seconds": turn + 0.5, "calls": calls}
+
+    rows = [intent("wait/0", 0, "on record"), intent("wait/0", 1, "echo \x1b[2J"), intent("new/0", 0, "first")]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (run_dir / "intents" / "0-host0-000000.jsonl").write_text("".join(lines) + lines[0][:30])
+    shown = told(run_dir, "wait/0")
+    assert shown[-4:] == [
+        "",
+        "turn 1  1.50 s  no record: its calls run, or were cut off",
+        "  bash",
+        "    command: echo ␛[2J",
+    ]
+    assert not any("on record" in line for line in shown[:-4])
+    assert shown[3].split()[1:3] == ["1", "turn,"], "what is on no record is not summed"
+    assert [row["turn"] for row in found(run_dir, "wait")["unrecorded"]] == [1]
+    assert found(run_dir, "wait", "--turn", 0)["unrecorded"] == []
+    first = told(run_dir, "new")
+    assert (first[0], first[-1]) == ("new/0: has not ended", "    command: first")
+    assert found(run_dir, "sum/0")["unrecorded"] == []
+
+
 def test_attempts_and_turns(run_dir: Path) -> None:
     assert "  │ second" in told(run_dir, "list/1")
     assert "  │ first" in told(run_dir, "list/1", "--attempt", 0)

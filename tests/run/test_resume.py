@@ -149,6 +149,7 @@ def test_a_run_that_everything_befalls_is_in_the_end_the_run_that_nothing_befell
     assert max(moments) <= run.manifest["seconds"], "time in which it did not run does not count"
     assert not list((run_dir / "workspaces").glob("saved*"))
     assert not (run_dir / "journal").exists()
+    assert not (run_dir / "intents").exists()
 
     again = concur("resume", run_dir)
     assert (again.returncode, "has finished" in again.stdout) == (0, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from concur_batch.bench.chaos.comparison import Files, Ids, Record, TurnKey
+from concur_batch.trace.intents import read_intents
 from concur_batch.trace.reading import Run
+from tools_env.catalogue import CATALOGUE
 
 _ENDS = ("status", "end_reason", "failure_class", "answer", "reward", "verify_output", "seed", "turns", "tool_calls",
          "malformed_turns", "input_tokens", "output_tokens", "context_tokens")  # fmt: skip
@@ -55,6 +58,26 @@ def read_record(run_dir: Path) -> Record:
 def read_turns(run_dir: Path) -> dict[TurnKey, Ids]:
     """The turns that are on record by now, in the journal too. Raises TraceError."""
     return _turns(Run(run_dir).table("turns", [*_KEYS["turns"], *_IDS]).to_pylist())
+
+
+def undeclared(run_dir: Path, agents: int) -> list[str]:
+    """The calls on record that may have effects, and of which no intent says that they were about to begin. None once
+    all agents have ended: their intents go then. Raises TraceError."""
+    run = Run(run_dir)
+    calls = run.table("tools", [*_KEYS["tools"], "name", "started_seconds"]).to_pylist()
+    declared: dict[tuple[Any, ...], float] = {}
+    for row in read_intents(run_dir):  # after the calls: hosts may live on for a while
+        for call in row["calls"]:
+            key = (row["agent_id"], row["attempt"], row["turn"], call["call"])
+            declared[key] = min(row["started_seconds"], declared.get(key, inf))
+    if run.agents_final().num_rows == agents:
+        return []
+    return [
+        f"{row['name']} {key}"
+        for row in calls
+        if CATALOGUE[row["name"]].has_effects
+        and declared.get(key := tuple(row[name] for name in _KEYS["tools"]), inf) > row["started_seconds"]
+    ]
 
 
 def litter(run_dir: Path) -> list[str]:

@@ -18,7 +18,7 @@ from concur_batch.bench.chaos.disk import small_disk
 from concur_batch.bench.chaos.family import survivors
 from concur_batch.bench.chaos.outcome import Outcome
 from concur_batch.bench.chaos.plan import Life, Plan
-from concur_batch.bench.chaos.record import litter, read_record, read_turns
+from concur_batch.bench.chaos.record import litter, read_record, read_turns, undeclared
 from concur_batch.bench.chaos.strikes import Striker
 from concur_batch.report.summary import summarize
 from concur_batch.trace.reading import Run
@@ -153,6 +153,9 @@ class Story:
         turns = {} if run_dir is None else read_turns(run_dir)
         self._committed = turns | self._committed  # as they were seen first
         self._on_record.append(len(turns))
+        if run_dir is not None:
+            calls = undeclared(run_dir, self._undisturbed.whole.ended)
+            self._problems += [f"no intent before the call: {call}" for call in calls]
 
     def _finished(self) -> bool:
         return bool(self._exit_codes) and self._exit_codes[-1] == 0
