@@ -1,4 +1,4 @@
-"""Merges the parts of a run's tables, since a long run makes thousands. A kill at any point loses and doubles no row.
+"""Merges the parts of a run's tables, since a long run makes thousands, and compresses them well. A kill at any point loses and doubles no row.
 
 A merged part is written under a name that only readers of ours know, which decides the merge; then the parts that it
 replaces are deleted; then it gets the name of a part. So a pattern such as `turns/*.parquet` never finds a row twice,
@@ -28,12 +28,11 @@ _SEGMENTS = b"concur.segments"
 def compact(
     tables: Tables,
     *,
-    few: int = 1,
     most_bytes: int = _MOST_BYTES,
     row_group_bytes: int = _ROW_GROUP_BYTES,
     stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Merges the parts of each table into few of at most `most_bytes`, but leaves a table that has no more than `few`.
+    """Merges the parts of each table into few, each of parts of at most `most_bytes`.
 
     One process at a time, and no recorder at work. Memory is bounded by a row group. `stop` is asked between parts;
     what is merged by then stays so. Raises TraceError, and then every row is still there, once.
@@ -41,7 +40,7 @@ def compact(
     for table in SCHEMAS:
         settle(tables, table)
         sizes = {part: size for name, size in tables.sizes(table).items() if (part := part_of(name))}
-        for group in groups(sizes, most_bytes) if len(sizes) > few else ():
+        for group in groups(sizes, most_bytes):
             if not _merge(tables, table, group, row_group_bytes, stop):
                 return
 
@@ -61,7 +60,7 @@ def segments_in(tables: Tables, table: str, name: str) -> frozenset[int]:
     Raises FileNotFoundError if it is gone by now, and TraceError.
     """
     part = part_of(name)
-    if part is not None and part.segment_count == 1:
+    if part is not None and not part.segment_count:
         return frozenset((part.last,))
     path = tables.path(table, name)
     try:
@@ -80,7 +79,7 @@ def merged_segments(tables: Tables, table: str, names: Iterable[str]) -> set[tup
     """Recorder and number of each segment whose rows are in those of the files that are merged parts."""
     names = list(names)
     parts = {part.pending_name: part for part in pending(names)}
-    parts |= {name: part for name in names if (part := part_of(name)) is not None and part.segment_count > 1}
+    parts |= {name: part for name in names if (part := part_of(name)) is not None and part.segment_count}
     return {(part.recorder, number) for name, part in parts.items() for number in segments_in(tables, table, name)}
 
 
