@@ -100,7 +100,7 @@ def test_bad_rows_are_put_aside_with_the_reason_and_the_others_are_stored(tmp_pa
         good[0].replace(b'{"agent_id"', b'{"colour":"red","agent_id"'): "unexpected field",
         good[0].replace(ids, b'"output_ids":"0100"'): "not of whole int32",
         good[0].replace(ids, b'"output_ids":"0100000g"'): "hexadecimal",
-        good[0].replace(ids, b'"output_ids":[1,2]'): "changed from null to array",
+        good[0].replace(ids, b'"output_ids":[1,2]'): "changed from string to array",
         good[0].replace(b'"turn":0', b'"turn":0.5'): "int32",
     }
     assert len(bad) == 7 and good[0] not in bad
