@@ -79,12 +79,17 @@ def test_a_finished_run_has_few_parts_and_no_journal(run_dir: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.parquet")} == stored
 
 
-def test_what_has_few_parts_is_left_as_it_is(run_dir: Path) -> None:
-    make_parts(run_dir, "a", range(17))
+def test_a_part_that_is_alone_is_compressed_too(run_dir: Path) -> None:
+    writer = Writer(run_dir, "a")
+    writer.append(encode_turn(*turn("a", 1, ids=[7] * 100_000)))
+    writer.close()
     before = read(run_dir)
+    stored = (run_dir / "turns" / "a-000000.parquet").stat().st_size
+    assert stored > 400_000
     assert finish(run_dir) is None
-    assert parts(run_dir, "turns") == ["a-000016.17.parquet"]
-    assert parts(run_dir, "tools") == [f"a-{number:06d}.parquet" for number in range(17) if number % 3]
+    assert parts(run_dir, "turns") == parts(run_dir, "tools") == ["a-000000.1.parquet"]
+    assert (run_dir / "turns" / "a-000000.1.parquet").stat().st_size < 30_000
+    assert segments_in(Tables(run_dir), "turns", "a-000000.1.parquet") == {0}
     assert read(run_dir) == before
 
 
@@ -100,7 +105,7 @@ def test_a_run_that_went_on_is_merged_again(run_dir: Path) -> None:
 
 def test_a_kill_at_any_step_loses_and_doubles_no_row(run_dir: Path, tmp_path: Path) -> None:
     make_parts(run_dir, "a", range(3))
-    make_parts(run_dir, "b", range(1, 3))
+    make_parts(run_dir, "b", range(1, 2))
     before = read(run_dir)
     copies = tmp_path / "copies"
     command = [sys.executable, str(Path(__file__).with_name("merge_killed.py")), str(run_dir), str(copies)]
@@ -119,7 +124,7 @@ def test_a_kill_at_any_step_loses_and_doubles_no_row(run_dir: Path, tmp_path: Pa
         for table, rows_before in before.items():
             assert sorted((row["agent_id"], row["turn"]) for row in part_rows(copy, table)) == rows_before
         assert finish(copy) is None
-        assert parts(copy, "turns") == ["a-000002.3.parquet", "b-000001.2.parquet"]
+        assert parts(copy, "turns") == ["a-000002.3.parquet", "b-000000.1.parquet"]
         assert read(copy) == before
 
 
@@ -149,7 +154,7 @@ def test_a_merged_part_is_bounded_and_its_row_groups_too(run_dir: Path) -> None:
         writer.append(encode_turn(*turn("x", 3 * number, ids=list(range(1000)))))
         writer.rotate()
     writer.close()
-    size = (run_dir / "turns" / "n-000000.parquet").stat().st_size
+    size = (run_dir / "turns" / "n-000000.parquet").stat().st_size // 4  # once it is compressed
     compact(Tables(run_dir), most_bytes=10 * size + size // 2, row_group_bytes=7_000)
     merged = sorted((run_dir / "turns").iterdir())
     assert [path.name for path in merged] == [f"n-0000{last}.10.parquet" for last in ("09", "19", "29")]
