@@ -3,7 +3,6 @@ stored: a wrong row fails where it was made and before it is acknowledged."""
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -12,7 +11,6 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from concur_batch.trace.journal import NO_LIST
 from concur_batch.trace.parts import item_dtype
 from concur_batch.trace.schema import SCHEMAS
 
@@ -94,12 +92,16 @@ def encode(table: str, row: Mapping[str, Any]) -> bytes:
         value = row.get(name)
         if value is not None and not low <= value <= high:
             raise ValueError(f"{table}.{name}: {value} is out of range")
-    plain = dict(row)
+    changed: dict[str, Any] = {}
+    for name, dtype in spec.lists:
+        if (value := row.get(name)) is not None:
+            changed[name] = _list(f"{table}.{name}", value, dtype)
     for name in spec.timestamps:
-        if (value := plain.get(name)) is not None:
-            plain[name] = _moment(f"{table}.{name}", value)
-    lists = [_list(f"{table}.{name}", plain.pop(name, None), dtype) for name, dtype in spec.lists]
-    return b"%b\n" % b"\t".join([table.encode(), _dumps(plain), *lists])
+        if (value := row.get(name)) is not None:
+            changed[name] = _moment(f"{table}.{name}", value)
+    if changed:
+        row = {**row, **changed}
+    return b"%b\t%b\n" % (table.encode(), _dumps(row))
 
 
 def _check_shape(table: str, spec: _Table, row: Mapping[str, Any]) -> None:
@@ -121,12 +123,10 @@ def encode_turn(turn_row: Mapping[str, Any], tool_rows: Iterable[Mapping[str, An
     return b"".join([*(encode("tools", row) for row in tool_rows), encode("turns", turn_row)])
 
 
-def _list(where: str, value: Any, dtype: np.dtype[Any]) -> bytes:
-    """A list as it stands behind the JSON."""
-    if value is None:
-        return NO_LIST
+def _list(where: str, value: Any, dtype: np.dtype[Any]) -> str:
+    """A list as hexadecimal text of its little-endian items: many times as fast to parse as numbers in JSON."""
     if not len(value):
-        return b""
+        return ""
     try:
         array = np.asarray(value) if dtype.kind == "i" else np.asarray(value, dtype=dtype)
     except (TypeError, ValueError):
@@ -135,7 +135,7 @@ def _list(where: str, value: Any, dtype: np.dtype[Any]) -> bytes:
         raise TypeError(f"{where}: {array.dtype} of shape {array.shape} where a list of {dtype.name} is due")
     if dtype.kind == "i" and array.dtype != dtype and not -(2**31) <= array.min() <= array.max() < 2**31:
         raise ValueError(f"{where}: an id out of int32's range")
-    return binascii.hexlify(np.ascontiguousarray(array, dtype=dtype).data)
+    return np.ascontiguousarray(array, dtype=dtype).tobytes().hex()
 
 
 def _moment(where: str, value: datetime | str) -> datetime:

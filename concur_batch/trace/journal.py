@@ -1,16 +1,11 @@
 """The journal: append-only segment files of framed rows, `<table>\\t<json>\\n`.
 
-Lists are not in the JSON: each stands behind it, after a tab, as the hexadecimal text of its little-endian items, or as
-`-` for null; all of the table's, in the order of its columns. As numbers they would take many times as long to parse,
-and as text in the JSON twice as long.
-
 The rows of one turn arrive in one append, the tools rows before the turns row, so tools rows at the end of a file
 belong to a turn that was cut off. A segment is locked (flock) while a process holds it open for appending.
 """
 
 from __future__ import annotations
 
-import binascii
 import contextlib
 import os
 from collections import Counter
@@ -18,7 +13,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import orjson
-import pyarrow as pa
 
 from concur_batch.trace.files import TraceError, disk_error, lock, sync_directory
 from concur_batch.trace.schema import SCHEMAS
@@ -26,23 +20,18 @@ from concur_batch.trace.schema import SCHEMAS
 JOURNAL = "journal"  # the directory in the run directory
 SEGMENT_SUFFIX = ".jsonl"
 
-NO_LIST = b"-"
-
-# The columns that are lists.
-LISTS = {name: [column for column in schema if pa.types.is_list(column.type)] for name, schema in SCHEMAS.items()}
-
 _TABLES = {name.encode(): name for name in SCHEMAS}
 
 
 class Row(NamedTuple):
     table: str
-    content: bytes  # its JSON and its lists
+    json: bytes
     offset: int  # of the row's line in its file, bytes
 
     @property
     def end(self) -> int:
         """The offset behind its newline."""
-        return self.offset + len(self.table) + len(self.content) + 2
+        return self.offset + len(self.table) + len(self.json) + 2
 
 
 class Contents(NamedTuple):
@@ -177,7 +166,7 @@ def read_journal(path: Path) -> Contents:
         elif end + 1 < len(content):
             raise torn_middle(path, start)
         start = end + 1
-    if rows and not _is_whole(rows[-1]):
+    if rows and not is_json(rows[-1].json):
         if rows[-1].end < len(content):
             raise torn_middle(path, rows[-1].offset)
         rows.pop()
@@ -198,23 +187,14 @@ def _table_of(content: bytes, start: int, end: int) -> str:
     """The table of the line content[start:end], or "" where it has not the form of a row."""
     tab = content.find(b"\t", start, min(end, start + 16))
     table = _TABLES.get(content[start:tab], "") if tab > 0 else ""
-    return table if content[tab + 1 : tab + 2] == b"{" else ""
+    framed = table and content[tab + 1 : tab + 2] == b"{" and content[end - 1 : end] == b"}"
+    return table if framed else ""
 
 
-def is_json(row: Row) -> bool:
-    """Whether the row's JSON is one value in valid UTF-8."""
+def is_json(row: bytes) -> bool:
+    """Whether the bytes are one JSON value in valid UTF-8."""
     try:
-        orjson.loads(row.content.partition(b"\t")[0])
+        orjson.loads(row)
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-def _is_whole(row: Row) -> bool:
-    _, *lists = row.content.split(b"\t")
-    try:
-        for text in lists:
-            binascii.unhexlify(text if text != NO_LIST else b"")
-    except binascii.Error:
-        return False
-    return len(lists) == len(LISTS[row.table]) and is_json(row)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import binascii
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,17 @@ import pyarrow.json
 import pyarrow.parquet
 
 from concur_batch.trace.files import disk_error, replacing
-from concur_batch.trace.journal import LISTS, NO_LIST, Row, is_json, read_journal, torn_middle
+from concur_batch.trace.journal import Row, is_json, read_journal, torn_middle
 from concur_batch.trace.merging import PART_SUFFIX
 from concur_batch.trace.schema import SCHEMAS
 from concur_batch.trace.tables import Tables
 
 REJECTED = "rejected"
 
-# What of a row is JSON in the journal.
-_JSON = {
-    name: pa.schema([column for column in schema if column not in LISTS[name]]) for name, schema in SCHEMAS.items()
+# The rows as they are in the journal: a list is the hexadecimal text of its little-endian items.
+_JOURNALED = {
+    name: pa.schema([column.with_type(pa.string()) if pa.types.is_list(column.type) else column for column in schema])
+    for name, schema in SCHEMAS.items()
 }
 
 
@@ -95,26 +96,27 @@ def parse_rows(table: str, rows: list[Row], segment: Path) -> tuple[pa.Table, li
     schema = SCHEMAS[table]
     if not rows:
         return pa.Table.from_batches([], schema), []
+    lines = b"\n".join([row.json for row in rows])
     try:
-        json, *texts = zip(*(row.content.split(b"\t") for row in rows), strict=True)
-        if len(texts) != len(LISTS[table]):
-            raise ValueError(f"{len(texts)} lists where {len(LISTS[table])} are due")
-        lists = {column.name: _lists(column, items) for column, items in zip(LISTS[table], texts, strict=True)}
-        lines = b"\n".join(json)
         parsed = pa.json.read_json(
             pa.BufferReader(lines),
             # In one block by one thread: a segment is small enough, and many small ones take twice the CPU.
             read_options=pa.json.ReadOptions(block_size=len(lines) + 1, use_threads=False),
-            parse_options=pa.json.ParseOptions(explicit_schema=_JSON[table], unexpected_field_behavior="error"),
+            parse_options=pa.json.ParseOptions(explicit_schema=_JOURNALED[table], unexpected_field_behavior="error"),
         )
         parsed.validate(full=True)  # UTF-8
         if parsed.num_rows != len(rows):
             raise ValueError("more than one object in a row")
-        columns = [lists[name] if name in lists else parsed[name] for name in schema.names]
+        columns = [
+            pa.chunked_array([_lists(chunk, field.type) for chunk in column.chunks], field.type)
+            if pa.types.is_list(field.type)
+            else column
+            for column, field in zip(parsed.columns, schema, strict=True)
+        ]
         return pa.Table.from_arrays(columns, schema=schema), []
     except ValueError as error:  # also Arrow's and binascii's own
         if len(rows) == 1:
-            if not is_json(rows[0]):
+            if not is_json(rows[0].json):
                 raise torn_middle(segment, rows[0].offset) from error
             return pa.Table.from_batches([], schema), [(rows[0], str(error))]
     middle = len(rows) // 2
@@ -128,23 +130,19 @@ def item_dtype(lists: pa.ListType) -> np.dtype[Any]:
     return np.dtype("<i4" if lists.value_type == pa.int32() else "<f4")
 
 
-def _lists(column: pa.Field, texts: Sequence[bytes]) -> pa.ListArray:
-    """The lists of a column from their texts, all rows at once; NaN items become null."""
-    dtype, item = item_dtype(column.type), column.type.value_type
-    missing = [text == NO_LIST for text in texts]
-    if any(missing):
-        if not column.nullable:
-            raise ValueError(f"{column.name} is null")
-        texts = [b"" if text == NO_LIST else text for text in texts]
-    digits = np.array([0, *map(len, texts)])
-    if (digits % (2 * dtype.itemsize)).any():
+def _lists(texts: pa.StringArray, lists: pa.ListType) -> pa.Array:
+    """Lists from the hexadecimal text of their items, all rows at once; NaN items become null."""
+    dtype = item_dtype(lists)
+    _, offsets_buffer, digits = texts.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    if ((offsets - offsets[0]) % (2 * dtype.itemsize)).any():
         raise ValueError(f"a list that is not of whole {dtype.name}")
-    offsets = (digits.cumsum() // (2 * dtype.itemsize)).astype(np.int32)
-    values = _array(binascii.unhexlify(b"".join(texts)), item, dtype.itemsize)
+    items = binascii.unhexlify(memoryview(digits or b"")[offsets[0] : offsets[-1]])
+    values = _array(items, lists.value_type, dtype.itemsize)
     if dtype.kind == "f":
-        values = pc.if_else(pc.is_nan(values), pa.nulls(1, item)[0], values)
-    starts = _array(offsets.tobytes(), pa.int32(), 4)
-    return pa.ListArray.from_arrays(starts, values, type=column.type, mask=pa.array(missing))
+        values = pc.if_else(pc.is_nan(values), pa.nulls(1, lists.value_type)[0], values)
+    starts = ((offsets - offsets[0]) // (2 * dtype.itemsize)).tobytes()
+    return pa.ListArray.from_arrays(_array(starts, pa.int32(), 4), values, type=lists, mask=texts.is_null())
 
 
 def _array(content: bytes, type_: pa.DataType, item_bytes: int) -> pa.Array:
@@ -170,4 +168,4 @@ def part_writer(path: Path, schema: pa.Schema, *, lasting: bool = True) -> pa.pa
 
 
 def _rejection(row: Row, reason: str) -> bytes:
-    return orjson.dumps({"table": row.table, "reason": reason, "row": row.content.decode(errors="replace")}) + b"\n"
+    return orjson.dumps({"table": row.table, "reason": reason, "row": row.json.decode()}) + b"\n"

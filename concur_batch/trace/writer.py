@@ -123,7 +123,7 @@ def recorded_lines(run_dir: Path | str, name: str) -> set[bytes]:
     """The framed rows in the segments that killed writers of that name left, as they were committed."""
     segments = (Path(run_dir) / JOURNAL).glob(f"*{SEGMENT_SUFFIX}")
     return {
-        b"%s\t%s\n" % (row.table.encode(), row.content)
+        b"%s\t%s\n" % (row.table.encode(), row.json)
         for segment in segments
         if _name_of(segment) == name
         for row in read_journal(segment).rows

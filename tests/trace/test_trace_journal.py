@@ -24,7 +24,7 @@ def test_rows_come_back_in_order_with_their_offsets(tmp_path: Path) -> None:
     assert [row.table for row in contents.rows] == ["turns", "tools", "tools", "turns", "tools", "turns"]
     content = journal.path.read_bytes()
     for row in contents.rows:
-        assert content[row.offset : row.end] == row.table.encode() + b"\t" + row.content + b"\n"
+        assert content[row.offset : row.end] == row.table.encode() + b"\t" + row.json + b"\n"
 
 
 def test_a_tail_torn_at_any_byte_loses_the_turn_it_is_in_and_no_other(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_tail_torn_at_any_byte_loses_the_turn_it_is_in_and_no_other(tmp_path: 
         os.truncate(path, length)
         whole = max(end for end in ends if end <= length)
         contents = read_journal(path)
-        assert b"".join(row.table.encode() + b"\t" + row.content + b"\n" for row in contents.rows) == content[:whole]
+        assert b"".join(row.table.encode() + b"\t" + row.json + b"\n" for row in contents.rows) == content[:whole]
         assert contents.dropped_bytes == length - whole
 
 

@@ -20,7 +20,7 @@ def durable_rows(run_dir: Path) -> list[tuple[str, int]]:
     for segment in (run_dir / "journal").iterdir():
         for row in read_journal(segment).rows:
             if row.table == "turns":
-                values = orjson.loads(row.content.split(b"\t")[0])
+                values = orjson.loads(row.json)
                 found.append((values["agent_id"], values["turn"]))
     return sorted(found)
 

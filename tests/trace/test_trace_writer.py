@@ -93,24 +93,23 @@ def test_a_name_that_is_no_file_name_is_refused(tmp_path: Path, name: str) -> No
 
 def test_bad_rows_are_put_aside_with_the_reason_and_the_others_are_stored(tmp_path: Path) -> None:
     good = [encode_turn(*turn("a", 3 * number)) for number in range(50)]
-    ids = b"\t010000000200000003000000\t-\n"
+    ids = b'"output_ids":"010000000200000003000000"'
     bad = {
-        b'turns\t{"agent_id":"x"}\t\t\t-\n': "absent",
+        b'turns\t{"agent_id":"x"}\n': "absent",
         good[0].replace(b'"rid":"text"', b'"rid":null'): "null",
         good[0].replace(b'{"agent_id"', b'{"colour":"red","agent_id"'): "unexpected field",
-        good[0].replace(ids, b"\t0100\t-\n"): "not of whole int32",
-        good[0].replace(ids, b"\t0100000g\t-\n"): "hexadecimal",
-        good[0].replace(ids, b"\t-\t-\n"): "output_ids is null",
-        good[0].replace(ids, b"\t-\n"): "2 lists where 3 are due",
+        good[0].replace(ids, b'"output_ids":"0100"'): "not of whole int32",
+        good[0].replace(ids, b'"output_ids":"0100000g"'): "hexadecimal",
+        good[0].replace(ids, b'"output_ids":[1,2]'): "changed from string to array",
         good[0].replace(b'"turn":0', b'"turn":0.5'): "int32",
     }
-    assert len(bad) == 8 and good[0] not in bad
+    assert len(bad) == 7 and good[0] not in bad
     writer = Writer(tmp_path, "n")
     for index, line in enumerate(bad):
-        writer.append(b"".join(good[6 * index : 6 * index + 6]) + line)
-    writer.append(b"".join(good[48:]))
+        writer.append(b"".join(good[7 * index : 7 * index + 7]) + line)
+    writer.append(good[49])
     writer.rotate()
-    assert writer.stored.rows == {"turns": 50} and writer.stored.rejected == 8
+    assert writer.stored.rows == {"turns": 50} and writer.stored.rejected == 7
     assert [row["turn"] for row in part_rows(tmp_path, "turns")] == list(range(0, 150, 3))
     lines = (tmp_path / "rejected" / "n-000000.jsonl").read_bytes().splitlines()
     for (line, reason), told in zip(bad.items(), map(orjson.loads, lines), strict=True):
