@@ -15,13 +15,11 @@ from concur_batch.trace.tables import tables_of
 from concur_batch.trace.writer import recover
 
 _LOCK = ".ending.lock"
-# So many parts of a table trouble no reader; to merge them costs as much as half of having stored them.
-FEW_PARTS = 16
 
 
-def finish(run_dir: Path, stop: Callable[[], bool] = lambda: False, *, few: int = FEW_PARTS) -> str | None:
+def finish(run_dir: Path, stop: Callable[[], bool] = lambda: False) -> str | None:
     """Makes a run whose recorders have ended readable by any Parquet reader: stores what is left in the journal and
-    merges the parts of each table that has more than a `few`. May be killed at any point and called again.
+    merges the parts of each table into few. May be killed at any point and called again.
 
     Raises TraceError while rows are still in the journal: they are safe there. Returns why the parts were not merged,
     in one line, or None; the tables are whole with many parts too. `stop` ends the merging early.
@@ -32,7 +30,7 @@ def finish(run_dir: Path, stop: Callable[[], bool] = lambda: False, *, few: int 
         if live := recover(run_dir).live_segments:
             raise TraceError(f"{live} journals of {run_dir} belong to a living recorder; end its run first")
         try:
-            compact(tables_of(run_dir), few=few, stop=stop)
+            compact(tables_of(run_dir), stop=stop)
         except TraceError as error:
             return str(error)
         finally:

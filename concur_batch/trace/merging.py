@@ -1,8 +1,8 @@
 """Which parts of a table are merged and which of its files hold its rows, told from names and sizes alone.
 
-* `<recorder>-<number>.parquet`: the rows of one journal segment.
+* `<recorder>-<number>.parquet`: the rows of one journal segment, as they were stored while the run went on.
 * `<recorder>-<last>.<count>.parquet`: a merged part, the rows of `count` segments, `last` the highest number of them;
-  all their numbers are in its metadata.
+  all their numbers are in its metadata. It may be of one segment.
 * `.<recorder>-<last>.<count>.parquet.new`: a merged part that is whole, while parts that it replaces are deleted.
 """
 
@@ -23,11 +23,11 @@ class Part(NamedTuple):
 
     recorder: str
     last: int
-    segment_count: int = 1
+    segment_count: int = 0  # of a merged part, else 0
 
     @property
     def name(self) -> str:
-        merged = f".{self.segment_count}" if self.segment_count > 1 else ""
+        merged = f".{self.segment_count}" if self.segment_count else ""
         return f"{self.recorder}-{self.last:06d}{merged}{PART_SUFFIX}"
 
     @property
@@ -39,7 +39,7 @@ class Part(NamedTuple):
 def part_of(file_name: str) -> Part | None:
     """The part of that name, or None for any other file."""
     match = _PART.fullmatch(file_name)
-    return Part(match[1], int(match[2]), int(match[3] or 1)) if match else None
+    return Part(match[1], int(match[2]), int(match[3] or 0)) if match else None
 
 
 def pending(file_names: Iterable[str]) -> list[Part]:
@@ -51,7 +51,7 @@ def pending(file_names: Iterable[str]) -> list[Part]:
 def groups(bytes_of: Mapping[Part, int], most_bytes: int) -> list[list[Part]]:
     """The parts to merge, those of each group into one: neighbours of one recorder, at most `most_bytes` together.
 
-    Part by part, each joins the group before it if it fits; a part that stays alone is left as it is.
+    Part by part, each joins the group before it if it fits; a merged part that stays alone is left as it is.
     """
     found: list[list[Part]] = []
     for _, parts in groupby(sorted(bytes_of), key=lambda part: part.recorder):
@@ -62,7 +62,7 @@ def groups(bytes_of: Mapping[Part, int], most_bytes: int) -> list[list[Part]]:
                 found.append([])
                 group_bytes = bytes_of[part]
             found[-1].append(part)
-    return [group for group in found if len(group) > 1]
+    return [group for group in found if len(group) > 1 or not group[0].segment_count]
 
 
 def replaced(file_names: Iterable[str], part: Part, segments: Set[int]) -> list[str]:
@@ -88,7 +88,7 @@ def disturbed(before: Collection[str], after: Collection[str]) -> bool:
     One that comes second of three, none of them disturbed, is what was there at one moment.
     """
     new, gone = set(after) - set(before), set(before) - set(after)
-    merged = any(part.segment_count > 1 for part in map(part_of, new) if part is not None)
+    merged = any(part.segment_count for part in map(part_of, new) if part is not None)
     return merged or bool(pending(new | gone)) or any(part_of(name) for name in gone)
 
 

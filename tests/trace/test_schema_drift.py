@@ -51,7 +51,7 @@ def run_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         writer.rotate()
     writer.close()
     if request.param == "merged":
-        assert finish(tmp_path, few=1) is None
+        assert finish(tmp_path) is None
     return tmp_path
 
 

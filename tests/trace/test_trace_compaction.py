@@ -75,32 +75,37 @@ def test_a_finished_run_has_few_parts_and_no_journal(run_dir: Path) -> None:
     assert segments_in(Tables(run_dir), "tools", "b-000005.4.parquet") == {1, 2, 4, 5}
     assert duckdb.sql(f"select count(*) from '{run_dir}/turns/*.parquet'").fetchall() == [(26,)]
     stored = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.parquet")}
-    assert finish(run_dir, few=1) is None
+    assert finish(run_dir) is None
     assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*.parquet")} == stored
 
 
-def test_what_has_few_parts_is_left_as_it_is(run_dir: Path) -> None:
-    make_parts(run_dir, "a", range(17))
+def test_a_part_that_is_alone_is_compressed_too(run_dir: Path) -> None:
+    writer = Writer(run_dir, "a")
+    writer.append(encode_turn(*turn("a", 1, ids=[7] * 100_000)))
+    writer.close()
     before = read(run_dir)
+    stored = (run_dir / "turns" / "a-000000.parquet").stat().st_size
+    assert stored > 400_000
     assert finish(run_dir) is None
-    assert parts(run_dir, "turns") == ["a-000016.17.parquet"]
-    assert parts(run_dir, "tools") == [f"a-{number:06d}.parquet" for number in range(17) if number % 3]
+    assert parts(run_dir, "turns") == parts(run_dir, "tools") == ["a-000000.1.parquet"]
+    assert (run_dir / "turns" / "a-000000.1.parquet").stat().st_size < 30_000
+    assert segments_in(Tables(run_dir), "turns", "a-000000.1.parquet") == {0}
     assert read(run_dir) == before
 
 
 def test_a_run_that_went_on_is_merged_again(run_dir: Path) -> None:
     make_parts(run_dir, "a", range(3))
-    finish(run_dir, few=1)
+    finish(run_dir)
     make_parts(run_dir, "a", range(3, 5))
     assert parts(run_dir, "turns") == ["a-000002.3.parquet", "a-000003.parquet", "a-000004.parquet"]
-    finish(run_dir, few=1)
+    finish(run_dir)
     assert parts(run_dir, "turns") == ["a-000004.5.parquet"]
     assert read(run_dir)["turns"] == [("a", number) for number in range(5)]
 
 
 def test_a_kill_at_any_step_loses_and_doubles_no_row(run_dir: Path, tmp_path: Path) -> None:
     make_parts(run_dir, "a", range(3))
-    make_parts(run_dir, "b", range(1, 3))
+    make_parts(run_dir, "b", range(1, 2))
     before = read(run_dir)
     copies = tmp_path / "copies"
     command = [sys.executable, str(Path(__file__).with_name("merge_killed.py")), str(run_dir), str(copies)]
@@ -118,8 +123,8 @@ def test_a_kill_at_any_step_loses_and_doubles_no_row(run_dir: Path, tmp_path: Pa
         assert not [*copy.rglob(".*")]
         for table, rows_before in before.items():
             assert sorted((row["agent_id"], row["turn"]) for row in part_rows(copy, table)) == rows_before
-        assert finish(copy, few=1) is None
-        assert parts(copy, "turns") == ["a-000002.3.parquet", "b-000001.2.parquet"]
+        assert finish(copy) is None
+        assert parts(copy, "turns") == ["a-000002.3.parquet", "b-000000.1.parquet"]
         assert read(copy) == before
 
 
@@ -149,7 +154,7 @@ def test_a_merged_part_is_bounded_and_its_row_groups_too(run_dir: Path) -> None:
         writer.append(encode_turn(*turn("x", 3 * number, ids=list(range(1000)))))
         writer.rotate()
     writer.close()
-    size = (run_dir / "turns" / "n-000000.parquet").stat().st_size
+    size = (run_dir / "turns" / "n-000000.parquet").stat().st_size // 4  # once it is compressed
     compact(Tables(run_dir), most_bytes=10 * size + size // 2, row_group_bytes=7_000)
     merged = sorted((run_dir / "turns").iterdir())
     assert [path.name for path in merged] == [f"n-0000{last}.10.parquet" for last in ("09", "19", "29")]
@@ -177,10 +182,10 @@ def test_a_reader_beside_a_merge_sees_each_row_once(run_dir: Path) -> None:
 def test_a_stopped_merge_leaves_what_it_has_done(run_dir: Path) -> None:
     make_parts(run_dir, "a", range(6))
     asked = iter([False] * 4 + [True])
-    assert finish(run_dir, lambda: next(asked), few=1) is None
+    assert finish(run_dir, lambda: next(asked)) is None
     assert len(parts(run_dir, "tools")) == 4 and len(parts(run_dir, "turns")) == 6
     assert not [*run_dir.rglob(".*")]
-    assert finish(run_dir, few=1) is None
+    assert finish(run_dir) is None
     assert (len(parts(run_dir, "tools")), len(parts(run_dir, "turns"))) == (1, 1)
 
 
@@ -191,7 +196,7 @@ def test_a_segment_that_comes_back_with_a_lost_disk_is_stored_once(run_dir: Path
     late = writer.open.path
     late.rename(run_dir / late.name)
     writer.open.close()
-    finish(run_dir, few=1)
+    finish(run_dir)
     (run_dir / "journal").mkdir()
     for name in ("a-000001.jsonl", late.name):  # the former is in the merged parts: it was not deleted in time
         (run_dir / "journal" / name).write_bytes((run_dir / late.name).read_bytes())
@@ -208,13 +213,13 @@ def test_parts_of_an_older_version_are_merged_and_of_a_newer_one_left(run_dir: P
     old = run_dir / "turns" / "a-000001.parquet"
     table = pa.parquet.read_table(old)
     pa.parquet.write_table(table.drop(["output_logprobs"]), old)
-    assert finish(run_dir, few=1) is None
+    assert finish(run_dir) is None
     assert [row["output_logprobs"] for row in part_rows(run_dir, "turns")] == [None] * 3
     assert pa.parquet.read_schema(run_dir / "turns" / "a-000002.3.parquet").remove_metadata() == SCHEMAS["turns"]
     make_parts(run_dir, "a", range(3, 5))
     new = run_dir / "turns" / "a-000004.parquet"
     pa.parquet.write_table(table.append_column("colour", pa.nulls(1, pa.string())), new)
-    told = finish(run_dir, few=1)
+    told = finish(run_dir)
     assert told is not None and told.endswith("a-000004.parquet has a column that is unknown here: colour")
     assert len(parts(run_dir, "turns")) == 3
 
@@ -222,10 +227,10 @@ def test_parts_of_an_older_version_are_merged_and_of_a_newer_one_left(run_dir: P
 def test_a_torn_part_ends_the_merge_and_a_living_recorder_the_finishing(run_dir: Path) -> None:
     make_parts(run_dir, "a", range(3))
     (run_dir / "turns" / "a-000001.parquet").write_bytes(b"PAR1 torn")
-    told = finish(run_dir, few=1)
+    told = finish(run_dir)
     assert told is not None and "cannot merge parts of" in told and "\n" not in told
     assert parts(run_dir, "turns") == [f"a-00000{number}.parquet" for number in range(3)]
     writer = Writer(run_dir, "a")
     with pytest.raises(TraceError, match=f"1 journals of {run_dir} belong to a living recorder"):
-        finish(run_dir, few=1)
+        finish(run_dir)
     writer.close()

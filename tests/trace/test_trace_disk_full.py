@@ -129,12 +129,12 @@ def test_a_merge_that_does_not_fit_leaves_the_parts(small_disk: Path) -> None:
         writer.rotate()
     writer.close()
     ballast = fill(small_disk)
-    told = finish(small_disk, few=1)
+    told = finish(small_disk)
     assert told is not None and told.endswith("No space left on device") and "\n" not in told
     assert len(list((small_disk / "turns").iterdir())) == 6
     assert Run(small_disk).table("turns").num_rows == 6
     ballast.unlink()
-    assert finish(small_disk, few=1) is None
+    assert finish(small_disk) is None
     assert [path.name for path in (small_disk / "turns").iterdir()] == ["n-000005.6.parquet"]
     assert sorted(row["turn"] for row in part_rows(small_disk, "turns")) == [*range(6)]
 

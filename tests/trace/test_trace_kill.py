@@ -96,6 +96,6 @@ def every_acknowledged_row_survives_once(tmp_path: Path, uri: str | None, rounds
     assert len(turns) - len(acknowledged) <= 8 * len(rounds)
     calls = Counter((row["agent_id"], row["turn"]) for row in plain_rows(tmp_path, uri, "tools"))
     assert calls == Counter({turn: turn[1] % 3 for turn in turns if turn[1] % 3})
-    assert finish(tmp_path, few=1) is None
+    assert finish(tmp_path) is None
     assert turns == Counter((row["agent_id"], row["turn"]) for row in plain_rows(tmp_path, uri, "turns"))
     assert len(tables_of(tmp_path).sizes("turns")) == 1

@@ -67,7 +67,7 @@ async def test_a_run_in_s3_is_recorded_read_and_finished(s3: Server, uri: str, t
         await recorder.close()
     place = uri.partition("://")[2].partition("?")[0]
     assert len(s3.objects(place)) == 9 + 5
-    assert finish(run_dir, few=1) is None
+    assert finish(run_dir) is None
     assert s3.objects(place) == [
         "tools/a-000004.3.parquet", "tools/b-000002.2.parquet", "turns/a-000004.5.parquet", "turns/b-000003.4.parquet",
     ]  # fmt: skip
@@ -167,7 +167,7 @@ def test_a_merge_in_s3_that_ends_at_any_step_loses_and_doubles_no_row(
         assert sum(part.segment_count for part in found) <= written  # no pattern finds a row twice
     writer.close()
     assert 7 < changes < 29
-    assert finish(run_dir, few=1) is None
+    assert finish(run_dir) is None
     assert turns_of(run_dir) == [3 * number for number in range(written)]
     assert names(Tables(run_dir, uri)) == [f"n-{written - 1:06d}.{written}.parquet"]
 
@@ -201,7 +201,7 @@ def test_a_file_uri_is_a_directory_elsewhere(tmp_path: Path) -> None:
     writer.close()
     assert [path.name for path in (elsewhere / "turns").iterdir()]
     assert not (run_dir / "turns").exists()
-    finish(run_dir, few=1)
+    finish(run_dir)
     assert [path.name for path in (elsewhere / "turns").iterdir()] == ["n-000001.2.parquet"]
     assert turns_of(run_dir) == [0, 3]
 
