@@ -20,12 +20,14 @@ Refusal = Literal["down", "large"]
 class Wish(NamedTuple):
     """What an agent wants to generate on: the length of its history, and how much of that its pool has not seen.
 
-    `outgrown`: the history does not fit the pool that the agent belongs to, and another may hold it.
+    `outgrown`: the history does not fit the pool that the agent belongs to, and another may hold it. `shared_tokens`
+    at its beginning are what all histories have in common, as far as is known.
     """
 
     context_tokens: int
     new_tokens: int
     outgrown: bool = False
+    shared_tokens: int | None = None
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class Claim:
     allowed: bool = False
     waits: bool = False
     refused: Refusal | None = None
+    shared_tokens: int | None = None
     _leave: Pass = field(default_factory=Pass)
 
     @property
@@ -76,7 +79,7 @@ class Claim:
             raise RuntimeError(f"{self.agent} asks for a second generation before its first has ended")
         kind = self._needs(wish, rules)
         self._leave = Pass()
-        self.context_tokens = wish.context_tokens
+        self.context_tokens, self.shared_tokens = wish.context_tokens, wish.shared_tokens
         if kind == "arrive":
             self._enter_state(State.PENDING if self.state is State.PENDING else State.QUEUED, now_seconds)
         elif kind is not None:
@@ -86,7 +89,8 @@ class Claim:
         self.waits = True
         if kind is None:
             return None
-        return Event(kind, self.agent, self.epoch, wish.context_tokens, self.traits if kind == "arrive" else NO_TRAITS)
+        traits = self.traits if kind == "arrive" else NO_TRAITS
+        return Event(kind, self.agent, self.epoch, wish.context_tokens, traits, wish.shared_tokens)
 
     def takes(self, permit: Permit, now_seconds: float) -> Event | None:
         """A permit has come; what must be told to the controller. One that is older than the last is void."""
@@ -135,7 +139,15 @@ class Claim:
         )
         admitted = self.pool is not None
         return Membership(
-            self.agent, state, self.epoch, admitted, holds_place, self.pool, self.context_tokens, self.traits
+            self.agent,
+            state,
+            self.epoch,
+            admitted,
+            holds_place,
+            self.pool,
+            self.context_tokens,
+            self.traits,
+            self.shared_tokens,
         )
 
     def _needs(self, wish: Wish, rules: Rules) -> Literal["arrive", "boundary", "large", "down"] | None:

@@ -35,7 +35,8 @@ class Event(NamedTuple):
 
     arrive: it wants to generate and has no place. boundary: it obeys the permit of `epoch` and waits. large: it gives
     its place back since its next prompt is long. down: its pool does not answer. yield: a generation ended, under a
-    request cap. release: it ended, however. `context_tokens` is the length of its history.
+    request cap. release: it ended, however. `context_tokens` is the length of its history, `shared_tokens` how many at
+    its beginning all agents of its host have in common, as far as they have come; None for the first.
     """
 
     kind: Literal["arrive", "boundary", "large", "down", "yield", "release"]
@@ -43,6 +44,7 @@ class Event(NamedTuple):
     epoch: int = 0
     context_tokens: int = 0
     traits: Traits = NO_TRAITS
+    shared_tokens: int | None = None
 
 
 class Beat(NamedTuple):
@@ -101,6 +103,7 @@ class Membership:
     pool: str | None = None
     context_tokens: int = 0
     traits: Traits = NO_TRAITS
+    shared_tokens: int | None = None
 
 
 @dataclass(slots=True)

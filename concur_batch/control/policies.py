@@ -7,24 +7,28 @@ from typing import Protocol
 
 from concur_batch.control.growth import Growth, Load
 from concur_batch.control.law import Branch, Law
+from concur_batch.control.room import Room
+from concur_batch.control.tokens import Tokens
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a control period decided: the capacity before and after (None: unbounded), the branch and its reason."""
+    """What a control period decided: the capacity before and after (None: unbounded), the branch and its reason; and
+    the room in tokens, where the policy bounds that."""
 
     before: int | None
     after: int | None
     branch: Branch
     reason: str
+    room: Room | None = None
 
 
 class Policy(Protocol):
     """Gives one window its capacity: at the start, and then once a period."""
 
-    def start(self, places_held: int) -> int | None:
+    def start(self, places_held: int, pool_tokens: int | None) -> Verdict:
         """The first capacity; `places_held` is above zero where a controller takes over a running batch."""
         ...
 
@@ -44,8 +48,8 @@ class Fixed:
     capacity: int | None
     reason: str
 
-    def start(self, places_held: int) -> int | None:
-        return self.capacity
+    def start(self, places_held: int, pool_tokens: int | None) -> Verdict:
+        return Verdict(None, self.capacity, Branch.FIXED, self.reason)
 
     def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
         # `self.capacity`, not the window's: `concur ctl` may have set another cap.
@@ -66,8 +70,8 @@ class Aimd:
     max_window: int
     growth: Growth
 
-    def start(self, places_held: int) -> int | None:
-        return self._clamp(places_held or self.initial_window)
+    def start(self, places_held: int, pool_tokens: int | None) -> Verdict:
+        return Verdict(None, self._clamp(places_held or self.initial_window), Branch.HOLD, "the start")
 
     def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
         if capacity is None:
@@ -111,6 +115,8 @@ def make_policy(control: AnyControl, agents: int) -> Policy:
             return Fixed(control.cap, f"at most {control.cap} requests in flight")
         case AgentCap():
             return Fixed(control.cap, f"at most {control.cap} agents")
+        case TokenWindow():
+            return Tokens(control.admit_share, control.pause_share, control.hold_seconds, control.initial_window)
         case Concur():
             law = Law(control.alpha, control.beta, control.u_low, control.u_high, control.h_thresh)
             most = max(control.min_window, control.max_window or agents)

@@ -506,7 +506,32 @@ class Steady(Concur):
     max_consecutive_pauses: Count | None = Field(2, description="As in `concur`.")
 
 
-AnyControl = NoControl | RequestCap | AgentCap | Concur | Steady
+class TokenWindow(Control):
+    """A window in tokens: as many agents as the pool holds with all that they have in it. Ours."""
+
+    policy: Literal["token_window"] = Field(description="A window in tokens.")
+    admit_share: Share = Field(
+        0.85, description="Let agents in while the histories of those inside fill no more of the pool; a beginning "
+        "that all have in common counts once.",
+    )
+    pause_share: Share = Field(0.95, description="Pause agents while the histories of those inside fill more.")
+    hold_seconds: Seconds | None = Field(
+        None,
+        description="A tool wait beyond this gives the place up; the agent asks again on its return. Default: the time "
+        "in which the engine prefills a whole pool, as measured.",
+    )
+    initial_window: Count = Field(16, description="Agents in each pool as long as its size is not known.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.admit_share > self.pause_share:
+            raise ValueError(
+                f"admit_share {self.admit_share} is above pause_share {self.pause_share}; give admit_share <= pause_share"
+            )
+        return self
+
+
+AnyControl = NoControl | RequestCap | AgentCap | Concur | Steady | TokenWindow
 
 
 class VerifyCommand(Section):
