@@ -83,6 +83,7 @@ class Attempt:
             max(history_tokens, least_tokens),
             history_tokens - self.transcript.known_tokens,
             outgrown=home is not None and home.tokens is not None and history_tokens >= home.tokens,
+            shared_tokens=services.beginning.common_with(self.transcript.ids),
         )
         left_seconds = None if deadline_seconds is None else deadline_seconds - services.clock()
         try:

@@ -21,6 +21,7 @@ from typing import Any
 
 from ray.exceptions import ActorDiedError, RayError
 
+from concur_batch.agent.beginning import Beginning
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.gate import Draining
 from concur_batch.agent.link import Link
@@ -93,6 +94,7 @@ class AgentHost:
             tokenizer=self._tokenizer,
             encoder=self._encoder,
             turnstile=Turnstile(),
+            beginning=Beginning(),
             gate=self._link.gate,
             records=self._records,
             intents=self._intents,

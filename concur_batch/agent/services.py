@@ -10,6 +10,7 @@ from typing import Protocol
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.gate import Gate
 from concur_batch.agent.tokenizer import Tokenizer
+from concur_batch.agent.beginning import Beginning
 from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.member import Spent
 from concur_batch.engine.protocol import Engine
@@ -56,6 +57,7 @@ class Services:
     tokenizer: Tokenizer
     encoder: Executor  # where long observations are tokenized
     turnstile: Turnstile
+    beginning: Beginning
     gate: Gate
     records: Records
     intents: Intents

@@ -23,11 +23,12 @@ _FIGURES = (
 
 class PlannedAgent:
     """`ids` is the whole history to be, of which `prompt_tokens` begin the next or present generation, and
-    `context_tokens` were the history after the last one. `refused_tokens` is the size of the largest pool that was too
+    `context_tokens` were the history after the last one; all agents' begin with `shared_tokens`. `refused_tokens` is the size of the largest pool that was too
     small for the present one, 0 for none."""
 
-    def __init__(self, plan: Plan, ids: TokenIds, prompt_tokens: int) -> None:
+    def __init__(self, plan: Plan, ids: TokenIds, prompt_tokens: int, shared_tokens: int = 0) -> None:
         self.plan = plan
+        self.shared_tokens = shared_tokens
         self.ids = ids
         self.prompt_tokens = prompt_tokens
         self.context_tokens = 0
@@ -52,7 +53,7 @@ class PlannedAgent:
     def wish(self, *, outgrown: bool) -> Wish:
         """What it wants to generate on; a pool that was too small for it counts as filled."""
         tokens = max(self.prompt_tokens, self.refused_tokens)
-        return Wish(tokens, self.prompt_tokens - self.context_tokens, outgrown)
+        return Wish(tokens, self.prompt_tokens - self.context_tokens, outgrown, self.shared_tokens)
 
     def passes(self, now_seconds: float) -> str:
         """It goes on, and counts what it has waited; the pool that it generates in."""
@@ -107,5 +108,5 @@ def make_agents(plans: Iterable[Plan], shared_tokens: int) -> dict[str, PlannedA
             first = own[: plan.turns[0].new_tokens]
             first[:] = prompts.setdefault(plan.prompt, first)
         prompt_tokens = shared_tokens + plan.turns[0].new_tokens
-        agents[plan.agent] = PlannedAgent(plan, np.concatenate((shared, own)), prompt_tokens)
+        agents[plan.agent] = PlannedAgent(plan, np.concatenate((shared, own)), prompt_tokens, shared_tokens)
     return agents

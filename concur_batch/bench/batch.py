@@ -81,6 +81,8 @@ class _Batch:
         self._scheduled: list[tuple[float, str]] = []
 
     def run(self) -> BatchResult:
+        for name, window in self._governor.admission.windows.items():
+            window.pool_tokens = self._pool_tokens(name)
         self._permits += self._governor.begin(0.0)
         for name, engine in self._engines.items():
             if engine.outage_seconds is not None:

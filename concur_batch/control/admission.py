@@ -14,10 +14,11 @@ paused one resumes where it was, unless its prefix is believed gone: it is then 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from concur_batch.control.member import Beat, Event, Member, Membership, Permit, State
 from concur_batch.control.queue import Queue, Rank
+from concur_batch.control.room import Bounds
 from concur_batch.control.rules import Rules
 from concur_batch.control.window import Window
 
@@ -40,6 +41,7 @@ class Admission:
         self._pending = Queue(rules, 1, self._held)
         self._displaced = Queue(rules, 0, self._held)
         self.windows = {name: Window(name, rules, Queue(rules, 0, self._held)) for name in pools}
+        self._shared_tokens: int | None = None
         self._tickets = 0
         self._now_seconds = 0.0
 
@@ -53,6 +55,7 @@ class Admission:
         """One event of a host."""
         self._now_seconds = now_seconds
         agent, member = event.agent, self._members.get(event.agent)
+        self._learn_shared(event.shared_tokens)
         match event.kind:
             case "arrive":
                 self._arrive(event, member)
@@ -98,11 +101,11 @@ class Admission:
                 self._forget(agent, member)
         return self._settle()
 
-    def resize(self, capacities: dict[str, int | None], now_seconds: float) -> list[Permit]:
-        """Set the number of places of these pools and begin to grant; marks, unmarks, lets in as it must."""
+    def resize(self, bounds: Mapping[str, Bounds], now_seconds: float) -> list[Permit]:
+        """Set the bounds of these pools' windows and begin to grant; marks, unmarks, lets in as it must."""
         self._now_seconds = now_seconds
-        for name, capacity in capacities.items():
-            self.windows[name].capacity = capacity
+        for name, bound in bounds.items():
+            self.windows[name].capacity, self.windows[name].room = bound.capacity, bound.room
         self.granting = True
         permits = self._end_long_tool_waits()
         self._displace()
@@ -156,6 +159,7 @@ class Admission:
                 context_tokens=entry.context_tokens,
             )
             member.since_seconds = now_seconds
+            self._learn_shared(entry.shared_tokens)
             self._members[entry.agent] = member
             self._tally[pool, entry.state] += 1
             if entry.holds_place and pool is not None:
@@ -204,6 +208,14 @@ class Admission:
             weight = _GROWTH_WEIGHT if self.growth_tokens_per_turn else 1.0
             self.growth_tokens_per_turn += weight * (grown - self.growth_tokens_per_turn)
         member.generated_tokens = member.context_tokens
+
+    def _learn_shared(self, shared_tokens: int | None) -> None:
+        """What all agents have in common is the least that any host has seen."""
+        if shared_tokens is None or (self._shared_tokens is not None and self._shared_tokens <= shared_tokens):
+            return
+        self._shared_tokens = shared_tokens
+        for window in self.windows.values():
+            window.shared_tokens = shared_tokens
 
     def _arrive(self, event: Event, member: Member | None) -> None:
         if member is None:
@@ -289,8 +301,8 @@ class Admission:
     def _end_long_tool_waits(self) -> list[Permit]:
         """Lend the places of agents that are too long in a tool."""
         permits: list[Permit] = []
-        if (most := self.rules.longest_tool_wait_seconds) is not None:
-            for window in self.windows.values():
+        for window in self.windows.values():
+            if (most := window.longest_tool_wait_seconds) is not None:
                 permits += [
                     self._set_adrift(window, agent)
                     for agent, member in list(window.holders.items())
@@ -359,9 +371,7 @@ class Admission:
             victims = window.victims(surplus)
             window.marked |= dict.fromkeys(victims)
             return [self._permit(agent, window, allowed=False) for agent in victims]
-        if not surplus or not window.marked:
-            return []
-        lifted = [agent for agent in window.holders if agent in window.marked][:-surplus]
+        lifted = window.reprieved(-surplus)
         for agent in lifted:
             del window.marked[agent]
         return [self._permit(agent, window, allowed=True) for agent in lifted]
@@ -396,9 +406,7 @@ class Admission:
         ]
         if any(window.holds(member) for window in self.windows.values()):
             windows = [window for window in windows if window.holds(member)]
-        return max(
-            windows, key=lambda window: -len(window.holders) if window.free is None else window.free, default=None
-        )
+        return max(windows, key=lambda window: window.spare, default=None)
 
     def _admit(self, agent: str, member: Member, window: Window) -> Permit:
         self._queue_of(member).remove(agent, member)

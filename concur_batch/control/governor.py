@@ -15,6 +15,7 @@ from concur_batch.control.growth import Load
 from concur_batch.control.law import Branch
 from concur_batch.control.member import NOTHING_SPENT, Permit, Spent, State
 from concur_batch.control.policies import Policy, Verdict, make_policy
+from concur_batch.control.room import Bounds
 from concur_batch.control.rules import make_rules
 from concur_batch.control.window import Moves, Window
 from concur_batch.engine.drift import LAG_PERIODS, DriftMeter
@@ -73,8 +74,11 @@ class Governor:
     def begin(self, now_seconds: float) -> list[Permit]:
         """Begin to grant. Where places are held already, after a restart, the windows go on from those."""
         windows = self.admission.windows
-        capacities = {name: pool.policy.start(len(windows[name].holders)) for name, pool in self._pools.items()}
-        return self.admission.resize(capacities, now_seconds)
+        verdicts = {
+            name: pool.policy.start(len(windows[name].holders), windows[name].pool_tokens)
+            for name, pool in self._pools.items()
+        }
+        return self._resize(verdicts, now_seconds)
 
     def spent(self, pool: str, spent: Spent) -> None:
         """Account for turns that have ended in a pool."""
@@ -122,7 +126,7 @@ class Governor:
             elif name not in late:
                 permits += self._miss(name, pool, now_seconds)
         verdicts = {name: self._verdict(name, pool, samples[name], now_seconds) for name, pool in self._pools.items()}
-        permits += self.admission.resize({name: verdict.after for name, verdict in verdicts.items()}, now_seconds)
+        permits += self._resize(verdicts, now_seconds)
         rows = []
         for name, pool in self._pools.items():
             # Those without a pool wait for a place in any: every window's row counts them.
@@ -133,6 +137,10 @@ class Governor:
         self._period += 1
         self._changes.clear()
         return permits, rows
+
+    def _resize(self, verdicts: Mapping[str, Verdict], now_seconds: float) -> list[Permit]:
+        bounds = {name: Bounds(verdict.after, verdict.room) for name, verdict in verdicts.items()}
+        return self.admission.resize(bounds, now_seconds)
 
     def _completed(self, name: str, pool: _Pool, taken: Sequence[Reading]) -> list[Reading]:
         """The readings, with our own account in them of an engine that never tells its KV usage.
@@ -175,10 +183,12 @@ class Governor:
         window = self.admission.windows[name]
         waiting = self.admission.waiting_elsewhere + len(window.paused)
         if self.admission.suspended:  # an idle engine says nothing of the batch
-            return Verdict(window.capacity, window.capacity, Branch.HOLD, "paused by the operator")
+            return Verdict(window.capacity, window.capacity, Branch.HOLD, "paused by the operator", window.room)
         generating = self.admission.count(name, State.ACTIVE)
         generating -= sum(member.state is State.ACTIVE for member in window.adrift.values())
-        load = Load(now_seconds, generating, marked=len(window.marked), waiting=waiting)
+        load = Load(
+            now_seconds, generating, len(window.marked), waiting, window.footprint_tokens, window.pool_tokens
+        )
         return pool.policy.step(window.capacity, sample, load)
 
     def _lag_periods(self, spent: Spent) -> int:
@@ -203,6 +213,7 @@ class Governor:
             "policy": self.control.policy,
             "window_before": verdict.before,
             "window_after": verdict.after,
+            "window_tokens": verdict.room.admit_tokens if verdict.room else None,
             "branch": verdict.branch.value,
             "reason": verdict.reason,
             "changes": "; ".join(self._changes) or None,
@@ -222,6 +233,7 @@ class Governor:
             "marked": len(window.marked),
             "adrift": len(window.adrift),
             "history_tokens": window.history_tokens,
+            "footprint_tokens": window.footprint_tokens,
             "admitted_in_period": moves.admitted,
             "resumed_in_period": moves.resumed,
             "paused_in_period": moves.paused,

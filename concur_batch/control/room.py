@@ -1,4 +1,4 @@
-"""The bounds of a window in tokens. Pure."""
+"""The bounds of a window, in agents and in tokens. Pure."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ class Room:
     admit_tokens: int
     pause_tokens: int
     hold_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of a window: its places, None for any number, and its room, None for any."""
+
+    capacity: int | None
+    room: Room | None = None

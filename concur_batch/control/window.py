@@ -11,6 +11,7 @@ from itertools import islice
 
 from concur_batch.control.member import Member, State
 from concur_batch.control.queue import Queue
+from concur_batch.control.room import Room
 from concur_batch.control.rules import Rules
 
 
@@ -32,7 +33,7 @@ class Window:
 
     `marked` are the holders that will pause at their next boundary. `adrift` are agents of this pool that run on
     without a place (their pool was closed, or their tool takes too long): they pause at their next boundary too.
-    `history_tokens` sums the holders' histories, `evicted_tokens` what the pool has evicted since the start, `finished`
+    `history_tokens` sums the holders' histories, all of which begin with the same `shared_tokens`; `evicted_tokens` what the pool has evicted since the start, `finished`
     counts the agents that ended here.
     """
 
@@ -45,6 +46,8 @@ class Window:
     pool_tokens: int | None = None
     evicted_tokens: int = 0
     history_tokens: int = 0
+    shared_tokens: int = 0
+    room: Room | None = None
     finished: int = 0
     holders: dict[str, Member] = field(default_factory=dict)  # by admission
     marked: dict[str, None] = field(default_factory=dict)
@@ -55,6 +58,25 @@ class Window:
     def free(self) -> int | None:
         """Places that nobody holds; None: any number. A marked holder's place is not free yet."""
         return None if self.capacity is None else self.capacity - len(self.holders)
+
+    @property
+    def spare(self) -> int:
+        """How much room there is, to compare pools: tokens, places, or the fewest holders where nothing bounds them."""
+        if self.room is not None:
+            return self.room.admit_tokens - self.footprint_tokens
+        return -len(self.holders) if self.free is None else self.free
+
+    @property
+    def footprint_tokens(self) -> int:
+        """What the holders have in the pool, if nothing of it was evicted: what they share is there once."""
+        return self.history_tokens - max(0, len(self.holders) - 1) * self.shared_tokens
+
+    @property
+    def longest_tool_wait_seconds(self) -> float | None:
+        """After which a tool wait gives its place up; nobody has to while nobody wants it."""
+        if self.rules.longest_tool_wait_seconds is not None or self.room is None:
+            return self.rules.longest_tool_wait_seconds
+        return self.room.hold_seconds
 
     @property
     def open(self) -> bool:
@@ -100,10 +122,41 @@ class Window:
         """
         if suspended:
             return len(self.holders) - len(self.marked)
+        if self.room is not None:
+            return self._overweight(self.room)
         return -len(self.marked) if self.capacity is None else len(self.holders) - len(self.marked) - self.capacity
+
+    def _overweight(self, room: Room) -> int:
+        """The same where tokens are bounded: one agent always keeps its place."""
+        kept_tokens = self.footprint_tokens - sum(self._own_tokens(self.holders[agent]) for agent in self.marked)
+        if kept_tokens > room.pause_tokens:
+            candidates, count = self._ranked(), 0
+            while kept_tokens > room.pause_tokens and count < len(candidates) - 1:
+                kept_tokens -= self._own_tokens(self.holders[candidates[count]])
+                count += 1
+            return count
+        count = 0
+        for agent in self.holders:  # marks are lifted in this order
+            if agent in self.marked:
+                kept_tokens += self._own_tokens(self.holders[agent])
+                if kept_tokens > room.admit_tokens:
+                    break
+                count += 1
+        return -count
+
+    def reprieved(self, count: int) -> list[str]:
+        """The next holders whose marks are to be lifted, the oldest admissions first."""
+        return [agent for agent in self.holders if agent in self.marked][:count]
 
     def victims(self, count: int) -> list[str]:
         """The next holders to mark. Those left alone by this cut begin their count of pauses in a row anew."""
+        candidates = self._ranked()
+        for agent in islice(candidates, count, None):
+            self.holders[agent].pauses_in_a_row = 0
+        return candidates[:count]
+
+    def _ranked(self) -> list[str]:
+        """Those that may be marked, the next one first."""
         candidates = [agent for agent in self.holders if agent not in self.marked and not self.holders[agent].forced]
         match self.rules.victim_order:
             case "newest":
@@ -122,9 +175,11 @@ class Window:
         most = self.rules.max_consecutive_pauses
         if most is not None:
             candidates.sort(key=lambda agent: self.holders[agent].pauses_in_a_row >= most)
-        for agent in islice(candidates, count, None):
-            self.holders[agent].pauses_in_a_row = 0
-        return candidates[:count]
+        return candidates
+
+    def _own_tokens(self, member: Member) -> int:
+        """Of an agent's history, what it shares with nobody."""
+        return max(0, member.context_tokens - self.shared_tokens)
 
     def holds(self, member: Member) -> bool:
         """Whether the whole pool is large enough for the agent's history."""
@@ -140,7 +195,10 @@ class Window:
 
         A pool that nobody uses takes anybody: one agent always goes on.
         """
-        rules = self.rules
+        rules, room = self.rules, self.room
+        if room is not None and self.holders:
+            if self.footprint_tokens + self._own_tokens(member) > room.admit_tokens:
+                return False
         if (rules.long_request_tokens is None and rules.growth_turns is None) or self.pool_tokens is None:
             return True
         growth_tokens = (rules.growth_turns or 0) * growth_tokens_per_turn * (len(self.holders) + 1)

@@ -128,6 +128,7 @@ CONTROL = pa.schema(
         pa.field("policy", pa.string(), nullable=False),
         pa.field("window_before", pa.int64()),  # null: unbounded
         pa.field("window_after", pa.int64()),
+        pa.field("window_tokens", pa.int64()),  # what the window bounds in tokens; null: nothing
         pa.field("branch", pa.string(), nullable=False),  # grow | cut | hold | fixed
         pa.field("reason", pa.string(), nullable=False),
         pa.field("changes", pa.string()),  # what `concur ctl` changed since the row before
@@ -181,6 +182,7 @@ CONTROL = pa.schema(
         pa.field("marked", pa.int64(), nullable=False),  # to pause at their next boundary
         pa.field("adrift", pa.int64(), nullable=False),  # run on without a place until their next boundary
         pa.field("history_tokens", pa.int64(), nullable=False),  # of the agents that hold places
+        pa.field("footprint_tokens", pa.int64()),  # the same, with what all have in common once
         pa.field("admitted_in_period", pa.int64(), nullable=False),
         pa.field("resumed_in_period", pa.int64(), nullable=False),
         pa.field("paused_in_period", pa.int64(), nullable=False),
