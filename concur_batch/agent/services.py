@@ -7,10 +7,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from concur_batch.agent.beginning import Beginning
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.gate import Gate
 from concur_batch.agent.tokenizer import Tokenizer
-from concur_batch.agent.beginning import Beginning
 from concur_batch.agent.turnstile import Turnstile
 from concur_batch.control.member import Spent
 from concur_batch.engine.protocol import Engine

@@ -19,8 +19,9 @@ from functools import partial
 from concur_batch.bench.agent import PlannedAgent, Row, make_agents
 from concur_batch.bench.plan import EnginePlan, Plan
 from concur_batch.bench.reading import make_reading
-from concur_batch.control.governor import Governor
+from concur_batch.control.governor import Governor, MakePolicy
 from concur_batch.control.member import Event, Permit, Spent
+from concur_batch.control.policies import make_policy
 from concur_batch.engine.protocol import Reading
 from concur_batch.simulator.engine import Counters, EngineCore
 from concur_batch.simulator.request import Completion, RequestRejected
@@ -48,26 +49,36 @@ class BatchResult:
 
 
 def simulate_batch(
-    plans: Iterable[Plan], control: AnyControl, engines: Mapping[str, EnginePlan], shared_tokens: int = 0
+    plans: Iterable[Plan],
+    control: AnyControl,
+    engines: Mapping[str, EnginePlan],
+    shared_tokens: int = 0,
+    make: MakePolicy = make_policy,
 ) -> BatchResult:
-    """Run these agents, all there from the start, to their ends. `shared_tokens` begin the prompt of every one.
+    """Run these agents, all there from the start, to their ends. `shared_tokens` begin the prompt of every one, `make`
+    is as the Governor's.
 
     An agent ends `finished`, or `oversized` when no engine can ever take its next turn whole. Raises RuntimeError
     where all agents have waited for an hour.
     """
-    return _Batch(plans, control, engines, shared_tokens).run()
+    return _Batch(plans, control, engines, shared_tokens, make).run()
 
 
 class _Batch:
     def __init__(
-        self, plans: Iterable[Plan], control: AnyControl, engines: Mapping[str, EnginePlan], shared_tokens: int
+        self,
+        plans: Iterable[Plan],
+        control: AnyControl,
+        engines: Mapping[str, EnginePlan],
+        shared_tokens: int,
+        make: MakePolicy,
     ) -> None:
         self._agents = make_agents(plans, shared_tokens)
         self._living = dict(self._agents)
         self._engines = engines
         self._largest_tokens = max(engine.config.pool_tokens for engine in engines.values())
         self._cores = {name: EngineCore(engine.config, engine.cost) for name, engine in engines.items()}
-        self._governor = Governor(control, list(engines), len(self._agents))
+        self._governor = Governor(control, list(engines), len(self._agents), make)
         self._reading_seconds = control.period_seconds / self._governor.readings_per_period
         self._readings: dict[str, list[Reading]] = {name: [] for name in engines}
         self._control_rows: list[Row] = []

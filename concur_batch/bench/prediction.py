@@ -29,6 +29,8 @@ class Prediction:
     window_mean: float | None
     window_max: int | None
     cuts: int
+    pauses: int
+    longest_pause_seconds: float
     work: tuple[Row, ...]
 
 
@@ -52,6 +54,8 @@ def predict(result: BatchResult) -> Prediction:
         window_mean=sum(windows) / len(windows) if windows else None,
         window_max=max(windows, default=None),
         cuts=sum(_is_cut(row) for row in result.control),
+        pauses=sum(row["pauses"] for row in result.agents),
+        longest_pause_seconds=max((row["paused_seconds"] for row in result.agents), default=0.0),
         work=work_of(result.agents),
     )
 

@@ -12,6 +12,8 @@ from concur_batch.bench.batch import simulate_batch
 from concur_batch.bench.plan import EnginePlan
 from concur_batch.bench.plans import Load
 from concur_batch.bench.prediction import Prediction, predict
+from concur_batch.control.governor import MakePolicy
+from concur_batch.control.policies import make_policy
 from concur_batch.workload.schema import AnyControl
 
 
@@ -22,12 +24,13 @@ class Simulation:
     load: Load
     control: AnyControl
     engines: Mapping[str, EnginePlan]
+    make: MakePolicy = make_policy
 
 
 def simulate(simulation: Simulation) -> Prediction:
     """One batch, here. Raises RuntimeError where its agents wait for ever."""
     load = simulation.load
-    return predict(simulate_batch(load.plans, simulation.control, simulation.engines, load.shared_tokens))
+    return predict(simulate_batch(load.plans, simulation.control, simulation.engines, load.shared_tokens, simulation.make))
 
 
 def simulate_all(simulations: Sequence[Simulation]) -> Iterator[Prediction]:

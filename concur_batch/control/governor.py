@@ -6,7 +6,7 @@ The whole of control but its I/O. The Ray controller and the simulated batch dri
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ SILENT_PERIODS = 3
 _READINGS_TO_AVERAGE = 4
 
 Row = dict[str, Any]
+MakePolicy = Callable[[AnyControl, int], Policy]
 
 
 @dataclass(slots=True)
@@ -50,16 +51,24 @@ class _Pool:
 
 
 class Governor:
-    """Control of a batch of `agents` agents over these pools. Grants nothing before `begin`."""
+    """Control of a batch of `agents` agents over these pools. Grants nothing before `begin`. `make` is for a benchmark's
+    policies that no workload can name."""
 
-    def __init__(self, control: AnyControl, pools: Sequence[str], agents: int) -> None:
+    def __init__(
+        self,
+        control: AnyControl,
+        pools: Sequence[str],
+        agents: int,
+        make: MakePolicy = make_policy,
+    ) -> None:
         self.control = control
+        self._make = make
         self.admission = Admission(make_rules(control), pools)
         self.last_rows: dict[str, Row] = {}
         self._agents = agents
         self._period = 0
         self._changes: list[str] = []
-        self._pools = {name: _Pool(_sampler(control), make_policy(control, agents)) for name in pools}
+        self._pools = {name: _Pool(_sampler(control), make(control, agents)) for name in pools}
 
     @property
     def readings_per_period(self) -> int:
@@ -96,7 +105,7 @@ class Governor:
         self.control = control
         self.admission.set_rules(make_rules(control))
         for pool in self._pools.values():
-            earlier, pool.policy = pool.policy, make_policy(control, self._agents)
+            earlier, pool.policy = pool.policy, self._make(control, self._agents)
             pool.policy.adopt(earlier)
             if smoothing_changed:
                 pool.sampler.smooth(*_smoothing(control))

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from concur_batch.agent.beginning import Beginning
 from concur_batch.agent.config import HostConfig
 from concur_batch.agent.gate import Gate
 from concur_batch.agent.rollout import Rollout
@@ -215,6 +216,7 @@ def make(engine: SayingEngine, desk: Desk, lines: Lines, **limits: Any) -> Servi
         tokenizer=TOKENIZER,
         encoder=ThreadPoolExecutor(1),
         turnstile=Turnstile(),
+        beginning=Beginning(),
         gate=desk.gate,
         records=lines,
         intents=Declared(),
