@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 
 from concur_batch.control.member import Beat, Event, Member, Membership, Permit, State
 from concur_batch.control.queue import Queue, Rank
-from concur_batch.control.room import Bounds
+from concur_batch.control.room import Room
 from concur_batch.control.rules import Rules
 from concur_batch.control.window import Window
 
@@ -101,11 +101,15 @@ class Admission:
                 self._forget(agent, member)
         return self._settle()
 
-    def resize(self, bounds: Mapping[str, Bounds], now_seconds: float) -> list[Permit]:
-        """Set the bounds of these pools' windows and begin to grant; marks, unmarks, lets in as it must."""
+    def resize(
+        self, capacities: Mapping[str, int | None], now_seconds: float, rooms: Mapping[str, Room | None] | None = None
+    ) -> list[Permit]:
+        """Set the number of places of these pools, and their room in tokens where it is bounded, and begin to grant;
+        marks, unmarks, lets in as it must."""
         self._now_seconds = now_seconds
-        for name, bound in bounds.items():
-            self.windows[name].capacity, self.windows[name].room = bound.capacity, bound.room
+        for name, capacity in capacities.items():
+            self.windows[name].capacity = capacity
+            self.windows[name].room = (rooms or {}).get(name)
         self.granting = True
         permits = self._end_long_tool_waits()
         self._displace()

@@ -15,7 +15,6 @@ from concur_batch.control.growth import Load
 from concur_batch.control.law import Branch
 from concur_batch.control.member import NOTHING_SPENT, Permit, Spent, State
 from concur_batch.control.policies import Policy, Verdict, make_policy
-from concur_batch.control.room import Bounds
 from concur_batch.control.rules import make_rules
 from concur_batch.control.window import Moves, Window
 from concur_batch.engine.drift import LAG_PERIODS, DriftMeter
@@ -148,8 +147,8 @@ class Governor:
         return permits, rows
 
     def _resize(self, verdicts: Mapping[str, Verdict], now_seconds: float) -> list[Permit]:
-        bounds = {name: Bounds(verdict.after, verdict.room) for name, verdict in verdicts.items()}
-        return self.admission.resize(bounds, now_seconds)
+        capacities = {name: verdict.after for name, verdict in verdicts.items()}
+        return self.admission.resize(capacities, now_seconds, {name: each.room for name, each in verdicts.items()})
 
     def _completed(self, name: str, pool: _Pool, taken: Sequence[Reading]) -> list[Reading]:
         """The readings, with our own account in them of an engine that never tells its KV usage.

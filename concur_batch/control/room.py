@@ -1,4 +1,4 @@
-"""The bounds of a window, in agents and in tokens. Pure."""
+"""The bounds of a window in tokens. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,3 @@ class Room:
     pause_tokens: int
     hold_seconds: float | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Of a window: its places, None for any number, and its room, None for any."""
-
-    capacity: int | None
-    room: Room | None = None

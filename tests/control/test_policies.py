@@ -40,7 +40,7 @@ def concur(**fields: Any) -> Aimd:
 )
 def test_fixed_policies_never_move(control: AnyControl, capacity: int | None) -> None:
     policy = make_policy(control, agents=20)
-    assert policy.start(0) == policy.start(3) == capacity
+    assert policy.start(0, None).after == policy.start(3, None).after == capacity
     for seen in (sample(0.99, 0.0), sample(0.0), sample(None), sample(0.99, 0.0, stale=True)):
         verdict = policy.step(capacity, seen, Load(0.0, waiting=9))
         assert (verdict.before, verdict.after, verdict.branch) == (capacity, capacity, Branch.FIXED)
@@ -56,7 +56,7 @@ def test_another_cap_takes_effect_at_the_next_period() -> None:
 def test_concur_as_published_is_exactly_the_law(periods: list[tuple[Sample, int, int]], initial: int) -> None:
     """Whatever the load, and with nothing remembered from one period to the next."""
     policy, law = concur(initial_window=initial, max_window=50), Law()
-    window = policy.start(0)
+    window = policy.start(0, None).after
     assert policy.growth == Growth()
     for second, (seen, marked, waiting) in enumerate(periods):
         assert window is not None
@@ -112,10 +112,10 @@ def test_a_window_never_falls_below_one() -> None:
 
 
 def test_a_controller_that_takes_over_goes_on_from_the_places_held() -> None:
-    assert concur(initial_window=4).start(0) == 4
-    assert concur(initial_window=4).start(11) == 11
-    assert concur(initial_window=4).start(99) == 20
-    assert concur(initial_window=99).start(0) == 20
+    assert concur(initial_window=4).start(0, None).after == 4
+    assert concur(initial_window=4).start(11, None).after == 11
+    assert concur(initial_window=4).start(99, None).after == 20
+    assert concur(initial_window=99).start(0, None).after == 20
 
 
 def test_the_settings_reach_the_law_and_its_options() -> None:
@@ -146,4 +146,4 @@ def test_steady_is_the_published_law_with_every_option_on() -> None:
 
 
 def test_more_agents_at_least_than_there_are() -> None:
-    assert concur(min_window=30).start(0) == 30
+    assert concur(min_window=30).start(0, None).after == 30

@@ -1,0 +1,152 @@
+"""A window in tokens: who is let in, who is paused, and whose tool waits hold their places."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concur_batch.control.admission import Admission
+from concur_batch.control.growth import Load
+from concur_batch.control.member import Event, Permit, State
+from concur_batch.control.policies import PrefillRate, make_policy
+from concur_batch.control.room import Room
+from concur_batch.control.rules import Rules
+from concur_batch.engine.signals import Sample
+from concur_batch.workload.schema import TokenWindow
+from tests.control.agents_by_hand import obey, release, tell
+
+
+def roomy(room: Room, pools: str = "p", **rules: object) -> Admission:
+    admission = Admission(Rules(**rules), pools)  # type: ignore[arg-type]
+    bound(admission, room)
+    return admission
+
+
+def bound(admission: Admission, room: Room, now_seconds: float = 0.0) -> list[Permit]:
+    return admission.resize(
+        dict.fromkeys(admission.windows), now_seconds, dict.fromkeys(admission.windows, room)
+    )
+
+
+def arrive(admission: Admission, tokens: dict[str, int], shared: int | None = None) -> list[str]:
+    """The agents, of so many tokens each, that are let in."""
+    permits: list[Permit] = []
+    for agent, size in tokens.items():
+        permits += admission.take(Event("arrive", agent, 0, size, shared_tokens=shared), 0.0)
+    return [permit.agent for permit in permits if permit.allowed]
+
+
+def test_agents_are_let_in_while_their_histories_fit() -> None:
+    admission = roomy(Room(100, 110))
+    assert arrive(admission, {"a": 60, "b": 30, "c": 20, "d": 5}) == ["a", "b"]
+    assert admission.waiting == 2, "nobody overtakes the one that does not fit"
+    assert {permit.agent for permit in release(admission, "b") if permit.allowed} == {"c", "d"}
+
+
+def test_what_all_have_in_common_counts_once() -> None:
+    admission = roomy(Room(100, 110))
+    assert arrive(admission, {"a": 60, "b": 60, "c": 60}, shared=50) == ["a", "b", "c"]
+    assert admission.windows["p"].footprint_tokens == 80
+    assert arrive(admission, {"d": 60, "e": 60, "f": 60}, shared=50) == ["d", "e"]
+
+
+def test_the_least_that_any_host_has_seen_is_in_common() -> None:
+    admission = roomy(Room(200, 210))
+    arrive(admission, {"a": 60}, shared=50)
+    arrive(admission, {"b": 60}, shared=20)
+    arrive(admission, {"c": 60}, shared=40)
+    assert admission.windows["p"].footprint_tokens == 180 - 2 * 20
+
+
+def test_the_newest_pause_until_the_others_fit_and_no_more() -> None:
+    admission = roomy(Room(100, 110))
+    arrive(admission, {"a": 30, "b": 30, "c": 30})
+    tell(admission, "abc", State.TOOL_WAIT, 1.0, tokens=50)
+    refused = [permit for permit in bound(admission, Room(100, 110), 1.0) if not permit.allowed]
+    assert [permit.agent for permit in refused] == ["c"]
+    assert not obey(admission, refused, 2.0, tokens=50), "100 of 100 are inside"
+    assert [permit.agent for permit in release(admission, "a", 3.0)] == ["c"]
+
+
+def test_marks_are_lifted_where_room_comes_before_the_pause() -> None:
+    admission = roomy(Room(100, 110))
+    arrive(admission, {"a": 30, "b": 30, "c": 30})
+    tell(admission, "abc", State.TOOL_WAIT, 1.0, tokens=50)
+    bound(admission, Room(100, 110), 1.0)
+    lifted = [permit for permit in release(admission, "a", 2.0) if permit.allowed]
+    assert [permit.agent for permit in lifted] == ["c"]
+    assert not admission.windows["p"].marked
+
+
+def test_one_agent_always_goes_on() -> None:
+    admission = roomy(Room(100, 110))
+    assert arrive(admission, {"a": 500, "b": 10}) == ["a"]
+    assert not bound(admission, Room(100, 110), 1.0), "it is not paused either"
+    assert [permit.agent for permit in release(admission, "a", 2.0)] == ["b"]
+
+
+def test_a_tool_wait_holds_its_place_so_long_and_no_longer() -> None:
+    admission = roomy(Room(100, 110, hold_seconds=5.0))
+    arrive(admission, {"a": 60, "b": 60})
+    tell(admission, "a", State.TOOL_WAIT, 1.0, tokens=60)
+    assert not bound(admission, Room(100, 110, hold_seconds=5.0), 5.9)
+    permits = {permit.agent: permit for permit in bound(admission, Room(100, 110, hold_seconds=5.0), 6.0)}
+    assert not permits["a"].allowed and permits["b"].allowed
+    assert not admission.take(Event("boundary", "a", permits["a"].epoch, 70), 7.0), "b is inside"
+    assert [permit.agent for permit in release(admission, "b", 8.0)] == ["a"]
+
+
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    grown=st.lists(st.integers(0, 60), min_size=12, max_size=12),
+    shared=st.integers(0, 20),
+)
+def test_after_the_pauses_what_is_inside_fits_or_is_one_agent(sizes: list[int], grown: list[int], shared: int) -> None:
+    room = Room(100, 120)
+    admission, window = roomy(room), None
+    agents = {f"a{number}": shared + size for number, size in enumerate(sizes)}
+    arrive(admission, agents, shared)
+    window = admission.windows["p"]
+    assert len(window.holders) == 1 or window.footprint_tokens <= room.admit_tokens
+    for number, (agent, size) in enumerate(agents.items()):
+        if agent in window.holders:
+            tell(admission, [agent], State.TOOL_WAIT, 1.0, tokens=size + grown[number])
+    for _ in range(len(agents)):  # pauses may let others in
+        permits = bound(admission, room, 2.0)
+        for permit in permits:
+            if not permit.allowed:
+                member = admission.member(permit.agent)
+                assert member is not None
+                obey(admission, [permit], 2.0, tokens=member.context_tokens)
+    assert len(window.holders) == 1 or window.footprint_tokens <= room.pause_tokens
+    assert len(window.holders) + admission.waiting == len(agents)
+
+
+def test_of_several_pools_the_one_with_most_tokens_left_is_next() -> None:
+    admission = roomy(Room(100, 110), "pq")
+    arrive(admission, {"a": 80, "b": 10, "c": 10})
+    assert [sorted(admission.windows[pool].holders) for pool in "pq"] == [["a"], ["b", "c"]]
+
+
+def test_the_room_is_of_the_pool_and_a_wait_is_worth_a_prefill_of_it() -> None:
+    policy = make_policy(TokenWindow(policy="token_window"), 100)
+    start = policy.start(0, 1000)
+    assert start.after is None and start.room == Room(850, 950)
+    for second in range(1, 4):
+        verdict = policy.step(None, Sample(stale=False, computed_tokens=50), Load(float(second), pool_tokens=1000))
+    assert verdict.room == Room(850, 950, 1000 / 50)
+
+
+def test_a_pool_of_unknown_size_has_a_window_of_agents() -> None:
+    policy = make_policy(TokenWindow(policy="token_window", initial_window=7), 100)
+    assert policy.start(0, None).after == 7
+    verdict = policy.step(7, Sample(stale=False), Load(1.0, pool_tokens=None))
+    assert (verdict.after, verdict.room) == (7, None)
+    assert policy.step(7, Sample(stale=False), Load(2.0, pool_tokens=1000)).after is None
+
+
+def test_a_burst_that_is_told_late_is_no_speed() -> None:
+    rate = PrefillRate()
+    for second, tokens in enumerate((0, 0, 0, 0, 500, 0)):
+        rate.add(float(second), tokens)
+    assert rate.tokens_per_second == 500 / 4
