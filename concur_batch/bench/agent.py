@@ -23,8 +23,8 @@ _FIGURES = (
 
 class PlannedAgent:
     """`ids` is the whole history to be, of which `prompt_tokens` begin the next or present generation, and
-    `context_tokens` were the history after the last one; all agents' begin with `shared_tokens`. `refused_tokens` is the size of the largest pool that was too
-    small for the present one, 0 for none."""
+    `context_tokens` were the history after the last one; all agents' begin with `shared_tokens`. `refused_tokens` is
+    the size of the largest pool that was too small for the present one, 0 for none."""
 
     def __init__(self, plan: Plan, ids: TokenIds, prompt_tokens: int, shared_tokens: int = 0) -> None:
         self.plan = plan

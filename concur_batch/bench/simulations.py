@@ -30,7 +30,9 @@ class Simulation:
 def simulate(simulation: Simulation) -> Prediction:
     """One batch, here. Raises RuntimeError where its agents wait for ever."""
     load = simulation.load
-    return predict(simulate_batch(load.plans, simulation.control, simulation.engines, load.shared_tokens, simulation.make))
+    return predict(
+        simulate_batch(load.plans, simulation.control, simulation.engines, load.shared_tokens, simulation.make)
+    )
 
 
 def simulate_all(simulations: Sequence[Simulation]) -> Iterator[Prediction]:

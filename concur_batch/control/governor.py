@@ -50,8 +50,9 @@ class _Pool:
 
 
 class Governor:
-    """Control of a batch of `agents` agents over these pools. Grants nothing before `begin`. `make` is for a benchmark's
-    policies that no workload can name."""
+    """Control of a batch of `agents` agents over these pools. Grants nothing before `begin`.
+
+    `make` makes a window's policy, for a benchmark's that no workload can name."""
 
     def __init__(
         self,
@@ -194,9 +195,7 @@ class Governor:
             return Verdict(window.capacity, window.capacity, Branch.HOLD, "paused by the operator", window.room)
         generating = self.admission.count(name, State.ACTIVE)
         generating -= sum(member.state is State.ACTIVE for member in window.adrift.values())
-        load = Load(
-            now_seconds, generating, len(window.marked), waiting, window.footprint_tokens, window.pool_tokens
-        )
+        load = Load(now_seconds, generating, len(window.marked), waiting, window.footprint_tokens, window.pool_tokens)
         return pool.policy.step(window.capacity, sample, load)
 
     def _lag_periods(self, spent: Spent) -> int:

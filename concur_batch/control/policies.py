@@ -12,7 +12,6 @@ from concur_batch.control.room import Room
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap, TokenWindow
 
-
 # A prefill that takes longer than a period is told when it ends.
 _PREFILL_SPAN_SECONDS = 5.0
 # Of the peak, from one period to the next: half of it after some two minutes of one-second periods.

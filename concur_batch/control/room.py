@@ -13,4 +13,3 @@ class Room:
     admit_tokens: int
     pause_tokens: int
     hold_seconds: float | None = None
-

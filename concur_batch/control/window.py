@@ -33,8 +33,8 @@ class Window:
 
     `marked` are the holders that will pause at their next boundary. `adrift` are agents of this pool that run on
     without a place (their pool was closed, or their tool takes too long): they pause at their next boundary too.
-    `history_tokens` sums the holders' histories, all of which begin with the same `shared_tokens`; `evicted_tokens` what the pool has evicted since the start, `finished`
-    counts the agents that ended here.
+    `history_tokens` sums the holders' histories, all of which begin with the same `shared_tokens`; `evicted_tokens`
+    is what the pool has evicted since the start, `finished` counts the agents that ended here.
     """
 
     name: str
@@ -196,9 +196,8 @@ class Window:
         A pool that nobody uses takes anybody: one agent always goes on.
         """
         rules, room = self.rules, self.room
-        if room is not None and self.holders:
-            if self.footprint_tokens + self._own_tokens(member) > room.admit_tokens:
-                return False
+        if room is not None and self.holders and self.footprint_tokens + self._own_tokens(member) > room.admit_tokens:
+            return False
         if (rules.long_request_tokens is None and rules.growth_turns is None) or self.pool_tokens is None:
             return True
         growth_tokens = (rules.growth_turns or 0) * growth_tokens_per_turn * (len(self.holders) + 1)

@@ -511,7 +511,8 @@ class TokenWindow(Control):
 
     policy: Literal["token_window"] = Field(description="A window in tokens.")
     admit_share: Share = Field(
-        0.85, description="Let agents in while the histories of those inside fill no more of the pool; a beginning "
+        0.85,
+        description="Let agents in while the histories of those inside fill no more of the pool; a beginning "
         "that all have in common counts once.",
     )
     pause_share: Share = Field(0.95, description="Pause agents while the histories of those inside fill more.")
@@ -525,9 +526,8 @@ class TokenWindow(Control):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.admit_share > self.pause_share:
-            raise ValueError(
-                f"admit_share {self.admit_share} is above pause_share {self.pause_share}; give admit_share <= pause_share"
-            )
+            over = f"admit_share {self.admit_share} is above pause_share {self.pause_share}"
+            raise ValueError(f"{over}; give admit_share <= pause_share")
         return self
 
 

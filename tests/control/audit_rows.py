@@ -21,6 +21,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 AGENTS: Rows = [{"agent_id": f"a{number}", "paused_seconds": 0.0, "pauses": 0} for number in range(100)]
 # A full window of a pool that is well used.
 HEALTHY: dict[str, Any] = {
+    "window_tokens": None,
+    "footprint_tokens": 0,
     "pool": "r0", "policy": "concur", "window_before": 40, "window_after": 40, "branch": "hold", "reason": "",
     "changes": None, "phase": "middle", "pool_state": "open", "usage": 0.4, "hit_rate": 0.8, "raw_usage": 0.4,
     "raw_hit_rate": 0.8, "occupancy": 0.95, "stale": False, "estimated": False, "restarted": False,

@@ -64,9 +64,7 @@ def read_cells(path: Path) -> Cells:
 def run(rivals: Iterable[str], chosen: Sequence[Setting], console: Console) -> Cells:
     """Simulate what is missing."""
     cells = read_cells(_OUT)
-    missing = [
-        (rival, setting) for setting in chosen for rival in rivals if key_of(rival, setting) not in cells
-    ]
+    missing = [(rival, setting) for setting in chosen for rival in rivals if key_of(rival, setting) not in cells]
     _OUT.parent.mkdir(parents=True, exist_ok=True)
     workers = min(len(missing), os.cpu_count() or 1)
     if missing:
@@ -91,8 +89,16 @@ def main() -> None:
     for unseen in (False, True) if "--all" in sys.argv else ("--unseen" in sys.argv,):
         chosen = settings(seeds, unseen=unseen)
         cells = run(RIVALS, chosen, console)
-        print_tables({(key[0], Setting(*key[1:4])): row for key, row in cells.items()
-                      if key == key_of(key[0], Setting(*key[1:4]))}, chosen, console, unseen=unseen)
+        print_tables(
+            {
+                (key[0], Setting(*key[1:4])): row
+                for key, row in cells.items()
+                if key == key_of(key[0], Setting(*key[1:4]))
+            },
+            chosen,
+            console,
+            unseen=unseen,
+        )
 
 
 if __name__ == "__main__":

@@ -56,16 +56,19 @@ RIVALS: Mapping[str, Rival] = {
     "thunder-like": Rival(
         TokenWindow.model_validate(
             {
-                **{"policy": "token_window", "admit_share": 1.0, "pause_share": 1.0, "hold_seconds": 1e6},
-                **{"victim_order": "smallest", "resume_order": "smallest", "period_seconds": 5.0},
+                "policy": "token_window",
+                "admit_share": 1.0,
+                "pause_share": 1.0,
+                "hold_seconds": 1e6,
+                "victim_order": "smallest",
+                "resume_order": "smallest",
+                "period_seconds": 5.0,
                 "extensions": {"longest_pause_seconds": 1800.0},
             }
         )
     ),
     "prime-like": Rival(NONE, make=make_episode_cap),
-    **{
-        f"concur {window}": Rival(Concur(policy="concur", initial_window=window)) for window in LAW_WINDOWS
-    },
+    **{f"concur {window}": Rival(Concur(policy="concur", initial_window=window)) for window in LAW_WINDOWS},
     **{f"cap {cap}": Rival(AgentCap(policy="agent_cap", cap=cap)) for cap in CAPS},
 }
 
@@ -73,9 +76,7 @@ RIVALS: Mapping[str, Rival] = {
 def settings(seeds: int, *, unseen: bool = False) -> list[Setting]:
     """Every load on every deployment under every seed."""
     loads = UNSEEN if unseen else SHAPES
-    return [
-        Setting(deployment, name, seed) for deployment in DEPLOYMENTS for name in loads for seed in range(seeds)
-    ]
+    return [Setting(deployment, name, seed) for deployment in DEPLOYMENTS for name in loads for seed in range(seeds)]
 
 
 def simulation(setting: Setting, rival: Rival) -> Simulation:

@@ -18,8 +18,8 @@ _OWN_PROMPT_TOKENS = (100, 500)
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Of a load. Counts are uniform within their ranges, `tool_seconds` log-uniform. `heavy`: turns geometric with the
-    range's middle as their mean, observations and tools log-normal with the range as its middle two thirds. `slow_share`
-    of the tool calls take `slow_seconds` instead."""
+    range's middle as their mean, observations and tools log-normal with the range as its middle two thirds.
+    `slow_share` of the tool calls take `slow_seconds` instead."""
 
     agents: int
     turns: tuple[int, int] = (10, 20)

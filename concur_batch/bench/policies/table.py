@@ -32,7 +32,16 @@ def seconds_of(rows: Rows, name: str, setting: Setting) -> float:
             return of(name)
 
 
-SHOWN = ("token_window", "best cap", "law, best W", "law, worst W", "thunder-like", "prime-like", "hicache", "unlimited")
+SHOWN = (
+    "token_window",
+    "best cap",
+    "law, best W",
+    "law, worst W",
+    "thunder-like",
+    "prime-like",
+    "hicache",
+    "unlimited",
+)
 
 
 def geometric_mean(values: Iterable[float]) -> float:
@@ -48,8 +57,9 @@ def gains(rows: Rows, name: str, chosen: Sequence[Setting]) -> list[float]:
 
 def print_tables(rows: Rows, chosen: Sequence[Setting], console: Console, *, unseen: bool) -> None:
     """Gains over no control: by deployment and load, and over all."""
-    table = Table(title=f"simulated: gain over no control{', loads nothing was tuned on' if unseen else ''}",
-                  title_justify="left")
+    table = Table(
+        title=f"simulated: gain over no control{', loads nothing was tuned on' if unseen else ''}", title_justify="left"
+    )
     for column in ("deployment", "load", "none, s", *SHOWN):
         table.add_column(column, justify="left" if column in ("deployment", "load") else "right")
     groups: dict[tuple[str, str], list[Setting]] = {}
