@@ -24,6 +24,10 @@ from concur_batch.control.window import Window
 
 # Weight of the newest turn in the mean growth of a history per turn: about the last hundred turns of the batch count.
 _GROWTH_WEIGHT = 0.02
+# The same of the lengths of ended agents' histories.
+_FINAL_WEIGHT = 0.02
+# An agent's history over its life, of what it is in the end: it grows as evenly as its turns are alike.
+_MEAN_OF_LIFE = 0.5
 
 
 class Admission:
@@ -35,6 +39,8 @@ class Admission:
         self.granting = granting
         self.suspended = False
         self.growth_tokens_per_turn = 0.0
+        self.final_tokens = 0.0
+        self._ended = 0
         self._members: dict[str, Member] = {}
         self._tally: Counter[tuple[str | None, State]] = Counter()  # members by pool and state
         self._held: Counter[str] = Counter()  # places held, by group
@@ -108,8 +114,10 @@ class Admission:
         marks, unmarks, lets in as it must."""
         self._now_seconds = now_seconds
         for name, capacity in capacities.items():
-            self.windows[name].capacity = capacity
-            self.windows[name].room = (rooms or {}).get(name)
+            window = self.windows[name]
+            window.capacity, window.room = capacity, (rooms or {}).get(name)
+            window.expected_tokens = int(self.final_tokens * _MEAN_OF_LIFE)
+            window.charge_anew()
         self.granting = True
         permits = self._end_long_tool_waits()
         self._displace()
@@ -297,6 +305,10 @@ class Admission:
         self._queue_of(member).remove(agent, member)
         del self._members[agent]
         self._tally[member.pool, member.state] -= 1
+        if member.admitted:
+            self._ended += 1
+            weight = max(1 / self._ended, _FINAL_WEIGHT)
+            self.final_tokens += weight * (member.context_tokens - (self._shared_tokens or 0) - self.final_tokens)
         # One that no pool holds anything of has to be on record somewhere.
         window = self.windows[member.pool or next(iter(self.windows))]
         window.finished += 1

@@ -112,7 +112,7 @@ class Member:
 
     `context_tokens` is the length of its history now, `generated_tokens` what it was at the end of its last generation.
     `granted` is the epoch of its last leave to generate. `ticket` tells when it began to wait, `since_seconds` when its
-    state began. `evicted_before` is what its pool had evicted at its last turn. `forced`: let in beyond the window, and
+    state began. `charged_tokens` is what it counts for in a window in tokens. `evicted_before` is what its pool had evicted at its last turn. `forced`: let in beyond the window, and
     not to be paused before it has generated.
     """
 
@@ -124,6 +124,7 @@ class Member:
     pool: str | None = None
     context_tokens: int = 0
     generated_tokens: int = 0
+    charged_tokens: int = 0
     ticket: int = 0
     since_seconds: float = 0.0
     evicted_before: int = 0

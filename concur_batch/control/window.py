@@ -33,7 +33,8 @@ class Window:
 
     `marked` are the holders that will pause at their next boundary. `adrift` are agents of this pool that run on
     without a place (their pool was closed, or their tool takes too long): they pause at their next boundary too.
-    `history_tokens` sums the holders' histories, all of which begin with the same `shared_tokens`; `evicted_tokens`
+    `history_tokens` sums the holders' histories, all of which begin with the same `shared_tokens`; `charged_tokens` is
+    the same with at least `expected_tokens` for each, what an agent has of its own on average; `evicted_tokens`
     is what the pool has evicted since the start, `finished` counts the agents that ended here.
     """
 
@@ -47,6 +48,8 @@ class Window:
     evicted_tokens: int = 0
     history_tokens: int = 0
     shared_tokens: int = 0
+    expected_tokens: int = 0
+    charged_tokens: int = 0
     room: Room | None = None
     finished: int = 0
     holders: dict[str, Member] = field(default_factory=dict)  # by admission
@@ -63,7 +66,7 @@ class Window:
     def spare(self) -> int:
         """How much room there is, to compare pools: tokens, places, or the fewest holders where nothing bounds them."""
         if self.room is not None:
-            return self.room.admit_tokens - self.footprint_tokens
+            return self.room.admit_tokens - self.charged_tokens
         return -len(self.holders) if self.free is None else self.free
 
     @property
@@ -93,6 +96,7 @@ class Window:
         """Give the agent a place."""
         self.holders[agent] = member
         self.history_tokens += member.context_tokens
+        self._charge(member)
 
     def leave(self, agent: str) -> Member | None:
         """Take the agent's place back, and whatever else it is here; None if it held no place and was not adrift."""
@@ -101,6 +105,7 @@ class Window:
         if member is None:
             return self.adrift.pop(agent, None)
         self.history_tokens -= member.context_tokens
+        self.charged_tokens -= member.charged_tokens
         return member
 
     def set_adrift(self, agent: str) -> None:
@@ -114,6 +119,22 @@ class Window:
         member = self.holders[agent]
         self.history_tokens += context_tokens - member.context_tokens
         member.context_tokens = context_tokens
+        self.charged_tokens -= member.charged_tokens
+        self._charge(member)
+
+    def charge_anew(self) -> None:
+        """Charge the holders by what is known now of what agents share and come to have."""
+        self.charged_tokens = 0
+        for member in self.holders.values():
+            self._charge(member)
+
+    def _charge(self, member: Member) -> None:
+        member.charged_tokens = self._due_tokens(member)
+        self.charged_tokens += member.charged_tokens
+
+    def _due_tokens(self, member: Member) -> int:
+        """What an agent counts for: a young one will grow while the old ones that made room for it are gone."""
+        return max(self._own_tokens(member), self.expected_tokens)
 
     def surplus(self, suspended: bool) -> int:
         """Holders that must still be marked (above zero), or marks that may be lifted (below).
@@ -177,6 +198,10 @@ class Window:
             candidates.sort(key=lambda agent: self.holders[agent].pauses_in_a_row >= most)
         return candidates
 
+    def _filled(self, member: Member) -> int:
+        """What the window is charged for with the agent in it."""
+        return self.shared_tokens + self.charged_tokens + self._due_tokens(member)
+
     def _own_tokens(self, member: Member) -> int:
         """Of an agent's history, what it shares with nobody."""
         return max(0, member.context_tokens - self.shared_tokens)
@@ -196,7 +221,7 @@ class Window:
         A pool that nobody uses takes anybody: one agent always goes on.
         """
         rules, room = self.rules, self.room
-        if room is not None and self.holders and self.footprint_tokens + self._own_tokens(member) > room.admit_tokens:
+        if room is not None and self.holders and self._filled(member) > room.admit_tokens:
             return False
         if (rules.long_request_tokens is None and rules.growth_turns is None) or self.pool_tokens is None:
             return True
