@@ -63,6 +63,7 @@ class Claim:
     waits: bool = False
     refused: Refusal | None = None
     shared_tokens: int | None = None
+    _waited_seconds: float | None = None
     _leave: Pass = field(default_factory=Pass)
 
     @property
@@ -77,6 +78,8 @@ class Claim:
         """
         if self.waits or self.generates:
             raise RuntimeError(f"{self.agent} asks for a second generation before its first has ended")
+        if self.state is State.TOOL_WAIT:
+            self._waited_seconds = now_seconds - self.since_seconds
         kind = self._needs(wish, rules)
         self._leave = Pass()
         self.context_tokens, self.shared_tokens = wish.context_tokens, wish.shared_tokens
@@ -126,9 +129,12 @@ class Claim:
         self.refused = why
 
     def beat(self) -> Beat | None:
-        """What the controller should hear of it now and then while it holds a place; None while it waits."""
-        holding = self.state in (State.ACTIVE, State.TOOL_WAIT)
-        return Beat(self.agent, self.state, self.context_tokens) if holding else None
+        """What the controller should hear of it now and then while it holds a place; None while it waits. The length of
+        a tool wait is told once."""
+        if self.state not in (State.ACTIVE, State.TOOL_WAIT):
+            return None
+        waited_seconds, self._waited_seconds = self._waited_seconds, None
+        return Beat(self.agent, self.state, self.context_tokens, waited_seconds)
 
     def membership(self, rules: Rules) -> Membership:
         """All of it, for a controller that starts anew."""

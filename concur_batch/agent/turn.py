@@ -169,7 +169,7 @@ class Turn(ABC):
     def _account(self, generation: Generation) -> TurnTokens | None:
         """What became of the prompt's tokens, told to the controller too; None where the engine tells no hits, which
         are then no misses either."""
-        hits = generation.cached_device_tokens
+        hits, known_tokens = generation.cached_device_tokens, self._attempt.transcript.known_tokens
         tokens = self._attempt.transcript.account(
             generation.input_tokens,
             hits,
@@ -182,5 +182,7 @@ class Turn(ABC):
             spent = spent._replace(
                 input_tokens=generation.input_tokens, device_hit_tokens=hits, recomputed_tokens=tokens.recomputed
             )
+            if not self._leave.paused:
+                spent = spent._replace(kept_tokens=known_tokens, lost_tokens=tokens.recomputed)
         self._services.spend(self._attempt.pool, spent)
         return tokens

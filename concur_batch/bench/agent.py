@@ -24,7 +24,8 @@ _FIGURES = (
 class PlannedAgent:
     """`ids` is the whole history to be, of which `prompt_tokens` begin the next or present generation, and
     `context_tokens` were the history after the last one; all agents' begin with `shared_tokens`. `refused_tokens` is
-    the size of the largest pool that was too small for the present one, 0 for none."""
+    the size of the largest pool that was too small for the present one, 0 for none. `paused`: it had to wait for that
+    one though it had had a place."""
 
     def __init__(self, plan: Plan, ids: TokenIds, prompt_tokens: int, shared_tokens: int = 0) -> None:
         self.plan = plan
@@ -33,6 +34,7 @@ class PlannedAgent:
         self.prompt_tokens = prompt_tokens
         self.context_tokens = 0
         self.refused_tokens = 0
+        self.paused = False
         self.claim = Claim(plan.agent)
         self.row: Row = {"task_id": plan.agent, "sample": 0, "final": True, "status": ""} | dict.fromkeys(_FIGURES, 0)
 
@@ -44,6 +46,11 @@ class PlannedAgent:
     def turn(self) -> Turn:
         """The turn it is in, or waits for."""
         return self.plan.turns[self.row["turns"]]
+
+    @property
+    def known_tokens(self) -> int:
+        """Computed before: the newest output token has no KV before it is part of a prompt."""
+        return max(0, self.context_tokens - 1)
 
     @property
     def rid(self) -> str:
@@ -62,6 +69,7 @@ class PlannedAgent:
         self.row["paused_seconds"] += leave.paused_seconds
         self.row["queue_seconds"] += leave.queue_seconds
         self.row["pauses"] += leave.paused
+        self.paused = leave.paused
         return leave.pool
 
     def request(self) -> Request:
@@ -72,10 +80,8 @@ class PlannedAgent:
 
     def recomputed_tokens(self, completion: Completion, page_size: int) -> int:
         """How much of a generation's prompt had been computed for this agent before, and was again."""
-        # The newest output token has no KV before it is part of a prompt.
-        known_tokens = max(0, self.context_tokens - 1)
         device, host = completion.cached_tokens, completion.host_cached_tokens
-        return account(known_tokens, completion.prompt_tokens, device, host, 0, page_size).recomputed
+        return account(self.known_tokens, completion.prompt_tokens, device, host, 0, page_size).recomputed
 
     def account(self, completion: Completion, recomputed_tokens: int) -> None:
         """Count a generation that ended."""

@@ -175,7 +175,15 @@ class _Batch:
         turn = agent.turn
         recomputed_tokens = agent.recomputed_tokens(completion, self._engines[pool].config.page_size)
         taken_seconds = self._now_seconds - agent.claim.since_seconds
-        spent = Spent(completion.prompt_tokens, completion.cached_tokens, recomputed_tokens, taken_seconds)
+        kept_tokens, lost_tokens = (0, 0) if agent.paused else (agent.known_tokens, recomputed_tokens)
+        spent = Spent(
+            completion.prompt_tokens,
+            completion.cached_tokens,
+            recomputed_tokens,
+            taken_seconds,
+            kept_tokens,
+            lost_tokens,
+        )
         self._governor.spent(pool, spent)
         assert completion.scheduled_seconds is not None, "a request that ended has been scheduled"
         self._scheduled.append((completion.scheduled_seconds, completion.rid))

@@ -20,14 +20,11 @@ from concur_batch.control.member import Beat, Event, Member, Membership, Permit,
 from concur_batch.control.queue import Queue, Rank
 from concur_batch.control.room import Room
 from concur_batch.control.rules import Rules
+from concur_batch.control.waits import Waits
 from concur_batch.control.window import Window
 
 # Weight of the newest turn in the mean growth of a history per turn: about the last hundred turns of the batch count.
 _GROWTH_WEIGHT = 0.02
-# The same of the lengths of ended agents' histories.
-_FINAL_WEIGHT = 0.02
-# An agent's history over its life, of what it is in the end: it grows as evenly as its turns are alike.
-_MEAN_OF_LIFE = 0.5
 
 
 class Admission:
@@ -39,8 +36,6 @@ class Admission:
         self.granting = granting
         self.suspended = False
         self.growth_tokens_per_turn = 0.0
-        self.final_tokens = 0.0
-        self._ended = 0
         self._members: dict[str, Member] = {}
         self._tally: Counter[tuple[str | None, State]] = Counter()  # members by pool and state
         self._held: Counter[str] = Counter()  # places held, by group
@@ -49,6 +44,7 @@ class Admission:
         self.windows = {name: Window(name, rules, Queue(rules, 0, self._held)) for name in pools}
         self._shared_tokens: int | None = None
         self._tickets = 0
+        self.waits = Waits()
         self._now_seconds = 0.0
 
     def set_rules(self, rules: Rules) -> None:
@@ -79,9 +75,11 @@ class Admission:
 
     def beat(self, beats: Iterable[Beat], now_seconds: float) -> None:
         """Record what agents with a place do. Changes no place."""
-        for agent, state, context_tokens in beats:
+        for agent, state, context_tokens, waited_seconds in beats:
             if state not in (State.ACTIVE, State.TOOL_WAIT):
                 raise ValueError(f"an agent cannot be observed as {state}")
+            if waited_seconds is not None:
+                self.waits.add(waited_seconds)
             member = self._members.get(agent)
             window = None if member is None or member.pool is None else self.windows[member.pool]
             if member is None or window is None or (agent not in window.holders and agent not in window.adrift):
@@ -116,8 +114,6 @@ class Admission:
         for name, capacity in capacities.items():
             window = self.windows[name]
             window.capacity, window.room = capacity, (rooms or {}).get(name)
-            window.expected_tokens = int(self.final_tokens * _MEAN_OF_LIFE)
-            window.charge_anew()
         self.granting = True
         permits = self._end_long_tool_waits()
         self._displace()
@@ -219,6 +215,8 @@ class Admission:
         if member.generated_tokens and grown > 0:
             weight = _GROWTH_WEIGHT if self.growth_tokens_per_turn else 1.0
             self.growth_tokens_per_turn += weight * (grown - self.growth_tokens_per_turn)
+            for window in self.windows.values():
+                window.growth_tokens = int(self.growth_tokens_per_turn)
         member.generated_tokens = member.context_tokens
 
     def _learn_shared(self, shared_tokens: int | None) -> None:
@@ -305,10 +303,6 @@ class Admission:
         self._queue_of(member).remove(agent, member)
         del self._members[agent]
         self._tally[member.pool, member.state] -= 1
-        if member.admitted:
-            self._ended += 1
-            weight = max(1 / self._ended, _FINAL_WEIGHT)
-            self.final_tokens += weight * (member.context_tokens - (self._shared_tokens or 0) - self.final_tokens)
         # One that no pool holds anything of has to be on record somewhere.
         window = self.windows[member.pool or next(iter(self.windows))]
         window.finished += 1
@@ -373,7 +367,7 @@ class Admission:
         while (found := self._next(blocked)) is not None:
             agent, window = found
             member = self._members[agent]
-            if window.fits(member, self.growth_tokens_per_turn):
+            if window.fits(member):
                 permits.append(self._admit(agent, member, window))
             else:  # nobody overtakes it: the holders' ends make room for it
                 blocked.add(window.name)

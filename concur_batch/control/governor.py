@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from concur_batch.control.admission import Admission
-from concur_batch.control.growth import Load
 from concur_batch.control.law import Branch
+from concur_batch.control.load import Load
 from concur_batch.control.member import NOTHING_SPENT, Permit, Spent, State
-from concur_batch.control.policies import Policy, Verdict, make_policy
+from concur_batch.control.policies import make_policy
+from concur_batch.control.policy import Policy, Verdict
 from concur_batch.control.rules import make_rules
 from concur_batch.control.window import Moves, Window
 from concur_batch.engine.drift import LAG_PERIODS, DriftMeter
@@ -195,7 +196,17 @@ class Governor:
             return Verdict(window.capacity, window.capacity, Branch.HOLD, "paused by the operator", window.room)
         generating = self.admission.count(name, State.ACTIVE)
         generating -= sum(member.state is State.ACTIVE for member in window.adrift.values())
-        load = Load(now_seconds, generating, len(window.marked), waiting, window.footprint_tokens, window.pool_tokens)
+        load = Load(
+            now_seconds,
+            generating,
+            len(window.marked),
+            waiting,
+            window.footprint_tokens,
+            window.idle_tokens,
+            window.pool_tokens,
+            pool.spent,
+            self.admission.waits,
+        )
         return pool.policy.step(window.capacity, sample, load)
 
     def _lag_periods(self, spent: Spent) -> int:

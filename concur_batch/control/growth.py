@@ -10,23 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from concur_batch.control.law import Branch
+from concur_batch.control.load import Load
 
 # An epoch ends after so many cooldowns even if a pause has not taken effect: its agent may hang in a tool.
 _LONGEST_EPOCH_COOLDOWNS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a window carries at a period's end: `generating` of its agents, `marked` pauses that have not taken effect,
-    `waiting` agents that want a place, `footprint_tokens` of the pool's `pool_tokens` (None: not known) its agents'
-    own."""
-
-    seconds: float
-    generating: int = 0
-    marked: int = 0
-    waiting: int = 0
-    footprint_tokens: int = 0
-    pool_tokens: int | None = None
 
 
 @dataclass(slots=True)

@@ -48,22 +48,29 @@ class Event(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """What a host tells now and then of an agent that goes on without asking."""
+    """What a host tells now and then of an agent that goes on without asking; `waited_seconds`: for how long it has
+    waited for its tools, where it has since the last beat."""
 
     agent: str
     state: State
     context_tokens: int
+    waited_seconds: float | None = None
 
 
 class Spent(NamedTuple):
     """What the turns that ended in a pool tell of their prompts, summed over those that tell their cached tokens, and
     how long the longest generation took that ended or is under way: so long may the engine have counted a prompt before
-    its turn tells of it."""
+    its turn tells of it.
+
+    `kept_tokens` had been computed before for agents that have kept their places since; `lost_tokens` of them were
+    recomputed."""
 
     input_tokens: int = 0
     device_hit_tokens: int = 0
     recomputed_tokens: int = 0
     longest_seconds: float = 0.0
+    kept_tokens: int = 0
+    lost_tokens: int = 0
 
     def plus(self, other: Spent) -> Spent:
         """Both together."""
@@ -72,6 +79,8 @@ class Spent(NamedTuple):
             self.device_hit_tokens + other.device_hit_tokens,
             self.recomputed_tokens + other.recomputed_tokens,
             max(self.longest_seconds, other.longest_seconds),
+            self.kept_tokens + other.kept_tokens,
+            self.lost_tokens + other.lost_tokens,
         )
 
 
@@ -112,7 +121,7 @@ class Member:
 
     `context_tokens` is the length of its history now, `generated_tokens` what it was at the end of its last generation.
     `granted` is the epoch of its last leave to generate. `ticket` tells when it began to wait, `since_seconds` when its
-    state began. `charged_tokens` is what it counts for in a window in tokens. `evicted_before` is what its pool had evicted at its last turn. `forced`: let in beyond the window, and
+    state began. `evicted_before` is what its pool had evicted at its last turn. `forced`: let in beyond the window, and
     not to be paused before it has generated.
     """
 
@@ -124,7 +133,6 @@ class Member:
     pool: str | None = None
     context_tokens: int = 0
     generated_tokens: int = 0
-    charged_tokens: int = 0
     ticket: int = 0
     since_seconds: float = 0.0
     evicted_before: int = 0

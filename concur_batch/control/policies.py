@@ -2,67 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
-from concur_batch.control.growth import Growth, Load
+from concur_batch.control.growth import Growth
 from concur_batch.control.law import Branch, Law
-from concur_batch.control.room import Room
+from concur_batch.control.load import Load
+from concur_batch.control.policy import Policy, Verdict
+from concur_batch.control.tokens import Tokens
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap, TokenWindow
-
-# A prefill that takes longer than a period is told when it ends.
-_PREFILL_SPAN_SECONDS = 5.0
-# Of the peak, from one period to the next: half of it after some two minutes of one-second periods.
-_PREFILL_KEPT = 0.995
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What a control period decided: the capacity before and after (None: unbounded), the branch and its reason; and
-    the room in tokens, where the policy bounds that."""
-
-    before: int | None
-    after: int | None
-    branch: Branch
-    reason: str
-    room: Room | None = None
-
-
-@dataclass(slots=True)
-class PrefillRate:
-    """How fast the engine prefills, from the tokens that it has computed each period: the most over some seconds, since
-    it decodes beside it, and waits for tools. Old peaks fade."""
-
-    tokens_per_second: float = 0.0
-    _periods: deque[tuple[float, int]] = field(default_factory=deque)  # the end, and the tokens computed in it
-
-    def add(self, now_seconds: float, computed_tokens: int) -> None:
-        """End a period."""
-        self._periods.append((now_seconds, computed_tokens))
-        while now_seconds - self._periods[0][0] > _PREFILL_SPAN_SECONDS and len(self._periods) > 2:
-            self._periods.popleft()
-        span_seconds = now_seconds - self._periods[0][0]
-        if span_seconds > 0:
-            now = sum(tokens for _, tokens in list(self._periods)[1:]) / span_seconds
-            self.tokens_per_second = max(now, self.tokens_per_second * _PREFILL_KEPT)
-
-
-class Policy(Protocol):
-    """Gives one window its capacity: at the start, and then once a period."""
-
-    def start(self, places_held: int, pool_tokens: int | None) -> Verdict:
-        """The first capacity; `places_held` is above zero where a controller takes over a running batch."""
-        ...
-
-    def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
-        """The capacity for the next period."""
-        ...
-
-    def adopt(self, earlier: Policy) -> None:
-        """Go on from where a policy of the same kind has come to: the settings have changed in the middle of a run."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,44 +70,6 @@ class Aimd:
 
     def _clamp(self, window: int) -> int:
         return max(self.min_window, min(self.max_window, window))
-
-
-@dataclass(slots=True)
-class Tokens:
-    """`token_window`: the histories of the agents inside fill a share of the pool, and no more.
-
-    A tool wait is worth its place for as long as the engine needs to prefill a whole pool: a history that fills a share
-    s of the pool keeps others' s of the work out while it waits, and costs s of that time to compute again. Waiting is
-    given up when it has cost as much as losing the prefix does (the ski rental rule: at most twice the least cost,
-    however long tools take).
-    """
-
-    admit_share: float
-    pause_share: float
-    hold_seconds: float | None
-    initial_window: int
-    prefill: PrefillRate = field(default_factory=PrefillRate)
-
-    def start(self, places_held: int, pool_tokens: int | None) -> Verdict:
-        return self._verdict(None, pool_tokens, "the start")
-
-    def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
-        self.prefill.add(load.seconds, sample.computed_tokens or 0)
-        return self._verdict(capacity, load.pool_tokens, f"{load.footprint_tokens} tokens inside")
-
-    def adopt(self, earlier: Policy) -> None:
-        if isinstance(earlier, Tokens):
-            self.prefill = earlier.prefill
-
-    def _verdict(self, before: int | None, pool_tokens: int | None, reason: str) -> Verdict:
-        if pool_tokens is None:
-            return Verdict(before, self.initial_window, Branch.FIXED, "the pool's size is not known")
-        hold_seconds = self.hold_seconds
-        if hold_seconds is None and self.prefill.tokens_per_second:
-            hold_seconds = pool_tokens / self.prefill.tokens_per_second
-        room = Room(int(self.admit_share * pool_tokens), int(self.pause_share * pool_tokens), hold_seconds)
-        held = "" if hold_seconds is None else f", tool waits hold {hold_seconds:.1f} s"
-        return Verdict(before, None, Branch.FIXED, f"{reason} of {room.admit_tokens}{held}", room)
 
 
 def _served(sample: Sample, load: Load) -> bool:

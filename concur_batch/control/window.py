@@ -33,9 +33,9 @@ class Window:
 
     `marked` are the holders that will pause at their next boundary. `adrift` are agents of this pool that run on
     without a place (their pool was closed, or their tool takes too long): they pause at their next boundary too.
-    `history_tokens` sums the holders' histories, all of which begin with the same `shared_tokens`; `charged_tokens` is
-    the same with at least `expected_tokens` for each, what an agent has of its own on average; `evicted_tokens`
-    is what the pool has evicted since the start, `finished` counts the agents that ended here.
+    `history_tokens` sums the holders' histories, all of which begin with the same `shared_tokens` and grow by
+    `growth_tokens` a turn; `evicted_tokens` is what the pool has evicted since the start, `finished` counts the agents
+    that ended here.
     """
 
     name: str
@@ -48,8 +48,7 @@ class Window:
     evicted_tokens: int = 0
     history_tokens: int = 0
     shared_tokens: int = 0
-    expected_tokens: int = 0
-    charged_tokens: int = 0
+    growth_tokens: int = 0
     room: Room | None = None
     finished: int = 0
     holders: dict[str, Member] = field(default_factory=dict)  # by admission
@@ -66,13 +65,18 @@ class Window:
     def spare(self) -> int:
         """How much room there is, to compare pools: tokens, places, or the fewest holders where nothing bounds them."""
         if self.room is not None:
-            return self.room.admit_tokens - self.charged_tokens
+            return self.room.admit_tokens - self._tokens_ahead()
         return -len(self.holders) if self.free is None else self.free
 
     @property
     def footprint_tokens(self) -> int:
         """What the holders have in the pool, if nothing of it was evicted: what they share is there once."""
         return self.history_tokens - max(0, len(self.holders) - 1) * self.shared_tokens
+
+    @property
+    def idle_tokens(self) -> int:
+        """Of the footprint, what agents have of their own that wait for their tools."""
+        return sum(self._own_tokens(each) for each in self.holders.values() if each.state is State.TOOL_WAIT)
 
     @property
     def longest_tool_wait_seconds(self) -> float | None:
@@ -96,7 +100,6 @@ class Window:
         """Give the agent a place."""
         self.holders[agent] = member
         self.history_tokens += member.context_tokens
-        self._charge(member)
 
     def leave(self, agent: str) -> Member | None:
         """Take the agent's place back, and whatever else it is here; None if it held no place and was not adrift."""
@@ -105,7 +108,6 @@ class Window:
         if member is None:
             return self.adrift.pop(agent, None)
         self.history_tokens -= member.context_tokens
-        self.charged_tokens -= member.charged_tokens
         return member
 
     def set_adrift(self, agent: str) -> None:
@@ -119,22 +121,6 @@ class Window:
         member = self.holders[agent]
         self.history_tokens += context_tokens - member.context_tokens
         member.context_tokens = context_tokens
-        self.charged_tokens -= member.charged_tokens
-        self._charge(member)
-
-    def charge_anew(self) -> None:
-        """Charge the holders by what is known now of what agents share and come to have."""
-        self.charged_tokens = 0
-        for member in self.holders.values():
-            self._charge(member)
-
-    def _charge(self, member: Member) -> None:
-        member.charged_tokens = self._due_tokens(member)
-        self.charged_tokens += member.charged_tokens
-
-    def _due_tokens(self, member: Member) -> int:
-        """What an agent counts for: a young one will grow while the old ones that made room for it are gone."""
-        return max(self._own_tokens(member), self.expected_tokens)
 
     def surplus(self, suspended: bool) -> int:
         """Holders that must still be marked (above zero), or marks that may be lifted (below).
@@ -149,17 +135,17 @@ class Window:
 
     def _overweight(self, room: Room) -> int:
         """The same where tokens are bounded: one agent always keeps its place."""
-        kept_tokens = self.footprint_tokens - sum(self._own_tokens(self.holders[agent]) for agent in self.marked)
+        kept_tokens = self._tokens_ahead() - sum(self._tokens_freed(agent) for agent in self.marked)
         if kept_tokens > room.pause_tokens:
             candidates, count = self._ranked(), 0
             while kept_tokens > room.pause_tokens and count < len(candidates) - 1:
-                kept_tokens -= self._own_tokens(self.holders[candidates[count]])
+                kept_tokens -= self._tokens_freed(candidates[count])
                 count += 1
             return count
         count = 0
         for agent in self.holders:  # marks are lifted in this order
             if agent in self.marked:
-                kept_tokens += self._own_tokens(self.holders[agent])
+                kept_tokens += self._tokens_freed(agent)
                 if kept_tokens > room.admit_tokens:
                     break
                 count += 1
@@ -198,9 +184,14 @@ class Window:
             candidates.sort(key=lambda agent: self.holders[agent].pauses_in_a_row >= most)
         return candidates
 
-    def _filled(self, member: Member) -> int:
-        """What the window is charged for with the agent in it."""
-        return self.shared_tokens + self.charged_tokens + self._due_tokens(member)
+    def _tokens_ahead(self) -> int:
+        """The footprint when each holder has had one more turn: a pause takes effect at an agent's next boundary, so
+        until then all go on. Further ahead it does not pay to look: who is paused young is cheap to bring back."""
+        return self.footprint_tokens + len(self.holders) * self.growth_tokens
+
+    def _tokens_freed(self, agent: str) -> int:
+        """How much less there is ahead without the holder."""
+        return self._own_tokens(self.holders[agent]) + self.growth_tokens
 
     def _own_tokens(self, member: Member) -> int:
         """Of an agent's history, what it shares with nobody."""
@@ -215,17 +206,19 @@ class Window:
         payers = sum(not member.forced and agent not in self.marked for agent, member in self.holders.items())
         return payers > max(0, self.surplus(suspended=False))
 
-    def fits(self, member: Member, growth_tokens_per_turn: float) -> bool:
+    def fits(self, member: Member) -> bool:
         """Whether the pool has room for the agent's history beside the holders', where a rule asks for it.
 
         A pool that nobody uses takes anybody: one agent always goes on.
         """
         rules, room = self.rules, self.room
-        if room is not None and self.holders and self._filled(member) > room.admit_tokens:
-            return False
+        if room is not None and self.holders:
+            joined_tokens = self._tokens_ahead() + self._own_tokens(member) + self.growth_tokens
+            if joined_tokens > room.admit_tokens:
+                return False
         if (rules.long_request_tokens is None and rules.growth_turns is None) or self.pool_tokens is None:
             return True
-        growth_tokens = (rules.growth_turns or 0) * growth_tokens_per_turn * (len(self.holders) + 1)
+        growth_tokens = (rules.growth_turns or 0) * self.growth_tokens * (len(self.holders) + 1)
         histories_tokens = self.history_tokens + member.context_tokens + growth_tokens
         return not self.holders or histories_tokens <= rules.room_share * self.pool_tokens
 

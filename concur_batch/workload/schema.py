@@ -511,15 +511,18 @@ class TokenWindow(Control):
 
     policy: Literal["token_window"] = Field(description="A window in tokens.")
     admit_share: Share = Field(
-        0.85,
-        description="Let agents in while the histories of those inside fill no more of the pool; a beginning "
-        "that all have in common counts once.",
+        0.9,
+        description="Let agents in while the histories of those inside, and one more turn of each, fill no more of the "
+        "pool; a beginning that all have in common counts once.",
     )
-    pause_share: Share = Field(0.95, description="Pause agents while the histories of those inside fill more.")
+    pause_share: Share = Field(1.0, description="Pause agents while they would fill more.")
     hold_seconds: Seconds | None = Field(
         None,
-        description="A tool wait beyond this gives the place up; the agent asks again on its return. Default: the time "
-        "in which the engine prefills a whole pool, as measured.",
+        description="A tool wait beyond this gives the place up; the agent asks again on its return. Default: learned "
+        "from how long tools take and how fast the engine prefills.",
+    )
+    victim_order: VictimOrder = Field(
+        "smallest", description="Whom to pause first: the smallest costs least to bring back."
     )
     initial_window: Count = Field(16, description="Agents in each pool as long as its size is not known.")
 

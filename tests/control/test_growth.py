@@ -6,10 +6,12 @@ from typing import Any
 
 from agents_by_hand import arrive, congested, granted, obey, opened, refused, release, tell, underused
 
-from concur_batch.control.growth import Growth, Load
+from concur_batch.control.growth import Growth
 from concur_batch.control.law import Branch, Law
+from concur_batch.control.load import Load
 from concur_batch.control.member import State
-from concur_batch.control.policies import Aimd, Verdict
+from concur_batch.control.policies import Aimd
+from concur_batch.control.policy import Verdict
 from concur_batch.engine.signals import Sample
 
 

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concur_batch.control.governor import Governor
-from concur_batch.control.growth import Growth, Load
+from concur_batch.control.growth import Growth
 from concur_batch.control.law import Branch, Law
-from concur_batch.control.policies import Aimd, Verdict, make_policy
+from concur_batch.control.load import Load
+from concur_batch.control.policies import Aimd, make_policy
+from concur_batch.control.policy import Verdict
 from concur_batch.control.rules import Rules, make_rules
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap, Steady

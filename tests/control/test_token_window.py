@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concur_batch.control.admission import Admission
-from concur_batch.control.growth import Load
+from concur_batch.control.load import Load
 from concur_batch.control.member import Event, Permit, State
-from concur_batch.control.policies import PrefillRate, make_policy
+from concur_batch.control.policies import make_policy
+from concur_batch.control.prefill import PrefillRate
 from concur_batch.control.room import Room
 from concur_batch.control.rules import Rules
 from concur_batch.engine.signals import Sample

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from concur_batch.control.growth import Load
 from concur_batch.control.law import Branch
-from concur_batch.control.policies import Policy, Verdict
+from concur_batch.control.load import Load
+from concur_batch.control.policy import Policy, Verdict
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import AnyControl
 

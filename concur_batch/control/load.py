@@ -1,0 +1,28 @@
+"""What a window carries at a period's end. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from concur_batch.control.member import NOTHING_SPENT, Spent
+from concur_batch.control.waits import Waits
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`generating` of its agents, `marked` pauses that have not taken effect, `waiting` agents that want a place.
+
+    `footprint_tokens` are what its agents have in the pool of `pool_tokens` (None: not known), if nothing of it was
+    evicted; `idle_tokens` of these are of agents that wait for their tools, which take as long as `waits` has seen.
+    `spent` is of the turns that ended in the period.
+    """
+
+    seconds: float
+    generating: int = 0
+    marked: int = 0
+    waiting: int = 0
+    footprint_tokens: int = 0
+    idle_tokens: int = 0
+    pool_tokens: int | None = None
+    spent: Spent = NOTHING_SPENT
+    waits: Waits = field(default_factory=Waits)
