@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 # A wait counts in the bucket whose lower edge is the last of these that it reaches: from 0.1 s, a fifth more each, to
 # some four hours.
@@ -19,6 +20,7 @@ class Waits:
     def __init__(self) -> None:
         self._counts = [0.0] * len(_EDGES_SECONDS)
         self._seconds = [0.0] * len(_EDGES_SECONDS)  # the sum of those in the bucket
+        self._added = 0
         self._weight = 1.0  # of the next one: grows, which is cheaper than to let all others shrink
 
     def add(self, seconds: float) -> None:
@@ -26,6 +28,7 @@ class Waits:
         first = _EDGES_SECONDS[1]
         bucket = 0 if seconds < first else 1 + int(math.log(seconds / first, 1.2))
         bucket = min(bucket, len(_EDGES_SECONDS) - 1)
+        self._added += 1
         self._weight /= _KEPT
         self._counts[bucket] += self._weight
         self._seconds[bucket] += self._weight * seconds
@@ -44,14 +47,13 @@ class Waits:
         With few of them, `price_seconds`: then holding costs at most twice what it would if lengths were known (the ski
         rental rule).
         """
-        count = sum(self._counts)
-        if count < _FEWEST * self._weight:
+        if self._added < _FEWEST:
             return price_seconds
-        best_seconds, least, ended = price_seconds, math.inf, 0.0
-        for edge, in_bucket, seconds in zip(_EDGES_SECONDS, self._counts, self._seconds, strict=True):
-            cost = ended + count * (edge + price_seconds)
+        ended = accumulate(self._seconds, initial=0.0)  # up to each edge
+        beyond = reversed(list(accumulate(reversed(self._counts))))
+        best_seconds, least = math.inf, sum(self._seconds)
+        for edge, ended_seconds, count in zip(_EDGES_SECONDS, ended, beyond, strict=False):
+            cost = ended_seconds + count * (edge + price_seconds)
             if cost < least:
                 best_seconds, least = edge, cost
-            count -= in_bucket
-            ended += seconds
-        return math.inf if ended <= least else best_seconds
+        return best_seconds

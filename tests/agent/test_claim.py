@@ -100,6 +100,16 @@ def test_only_place_holders_have_a_beat() -> None:
     assert paused.beat() is None
 
 
+def test_the_length_of_a_tool_wait_is_told_once_it_has_ended_and_only_once() -> None:
+    claim = in_tool()
+    assert claim.beat() == Beat("a", State.TOOL_WAIT, 60, None)
+    since_seconds = claim.since_seconds
+    assert claim.asks(Wish(70, 10), RULES, since_seconds + 4.0) is None
+    claim.passes(since_seconds + 4.0)
+    assert claim.beat() == Beat("a", State.ACTIVE, 70, 4.0)
+    assert claim.beat() == Beat("a", State.ACTIVE, 70, None)
+
+
 def test_the_longest_generation_of_a_pool_is_told_while_it_runs() -> None:
     late = generating()
     late.since_seconds = 7.0

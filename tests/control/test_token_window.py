@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from concur_batch.control.admission import Admission
 from concur_batch.control.load import Load
-from concur_batch.control.member import Event, Permit, State
+from concur_batch.control.member import Beat, Event, Permit, Spent, State
 from concur_batch.control.policies import make_policy
+from concur_batch.control.policy import Verdict
 from concur_batch.control.prefill import PrefillRate
 from concur_batch.control.room import Room
 from concur_batch.control.rules import Rules
+from concur_batch.control.waits import Waits
 from concur_batch.engine.signals import Sample
 from concur_batch.workload.schema import TokenWindow
 from tests.control.agents_by_hand import obey, release, tell
@@ -66,6 +70,42 @@ def test_the_newest_pause_until_the_others_fit_and_no_more() -> None:
     assert [permit.agent for permit in refused] == ["c"]
     assert not obey(admission, refused, 2.0, tokens=50), "100 of 100 are inside"
     assert [permit.agent for permit in release(admission, "a", 3.0)] == ["c"]
+
+
+def test_one_more_turn_of_each_has_to_fit() -> None:
+    admission = roomy(Room(200, 220))
+    arrive(admission, {"a": 30, "b": 30})
+    tell(admission, "ab", State.TOOL_WAIT, 1.0, tokens=30)
+    tell(admission, "ab", State.TOOL_WAIT, 2.0, tokens=50)  # a turn adds 20
+    assert arrive(admission, {"c": 30, "d": 21}) == ["c"], "a, b and c have 190 after their next turn"
+    assert admission.windows["p"].spare == 10
+    tell(admission, "ab", State.TOOL_WAIT, 3.0, tokens=70)
+    refused = [permit.agent for permit in bound(admission, Room(200, 220), 3.0) if not permit.allowed]
+    assert refused == ["c"], "230 would be inside"
+
+
+def test_the_smallest_are_paused_first_where_the_policy_says_so() -> None:
+    admission = roomy(Room(100, 110), victim_order="smallest")
+    arrive(admission, {"a": 20, "b": 30, "c": 30})
+    tell(admission, "bc", State.TOOL_WAIT, 1.0, tokens=50)
+    refused = [permit.agent for permit in bound(admission, Room(100, 110), 1.0) if not permit.allowed]
+    assert refused == ["a"]
+
+
+def test_waiting_agents_tokens_are_idle_but_what_all_share() -> None:
+    admission = roomy(Room(200, 210))
+    arrive(admission, {"a": 60, "b": 60}, shared=50)
+    arrive(admission, {"c": 70}, shared=50)
+    tell(admission, "c", State.TOOL_WAIT, 1.0, tokens=70)
+    assert admission.windows["p"].idle_tokens == 20
+
+
+def test_beats_teach_how_long_tools_take() -> None:
+    admission = roomy(Room(200, 210))
+    arrive(admission, {"a": 60})
+    for second in range(30):
+        admission.beat([Beat("a", State.ACTIVE, 60, 40.0), Beat("a", State.TOOL_WAIT, 60)], float(second))
+    assert admission.waits.hold_seconds(10.0) == 0.0
 
 
 def test_marks_are_lifted_where_room_comes_before_the_pause() -> None:
@@ -128,13 +168,60 @@ def test_of_several_pools_the_one_with_most_tokens_left_is_next() -> None:
     assert [sorted(admission.windows[pool].holders) for pool in "pq"] == [["a"], ["b", "c"]]
 
 
-def test_the_room_is_of_the_pool_and_a_wait_is_worth_a_prefill_of_it() -> None:
+def policy_after(seconds: int, computed_tokens: int, **load: object) -> Verdict:
+    """What the policy decides after so many periods of a second, all alike, on a pool of 1,000 tokens."""
     policy = make_policy(TokenWindow(policy="token_window"), 100)
-    start = policy.start(0, 1000)
-    assert start.after is None and start.room == Room(850, 950)
-    for second in range(1, 4):
-        verdict = policy.step(None, Sample(stale=False, computed_tokens=50), Load(float(second), pool_tokens=1000))
-    assert verdict.room == Room(850, 950, 1000 / 50)
+    for second in range(1, seconds + 1):
+        verdict = policy.step(
+            None,
+            Sample(stale=False, computed_tokens=computed_tokens),
+            Load(float(second), pool_tokens=1000, **load),  # type: ignore[arg-type]
+        )
+    return verdict
+
+
+def waits_of(seconds: float) -> Waits:
+    waits = Waits()
+    for _ in range(50):
+        waits.add(seconds)
+    return waits
+
+
+def test_the_room_is_of_the_pool_and_a_wait_is_worth_a_prefill_of_it() -> None:
+    assert make_policy(TokenWindow(policy="token_window"), 100).start(0, 1000).room == Room(900, 1000)
+    assert policy_after(3, 50).room == Room(900, 1000, 1000 / 50), "nothing is known of the tools"
+    assert policy_after(3, 50, waits=waits_of(4.0)).room == Room(900, 1000, math.inf)
+
+
+def test_where_no_wait_is_worth_its_place_nobody_is_held_back() -> None:
+    verdict = policy_after(3, 500, waits=waits_of(30.0))
+    assert (verdict.after, verdict.room) == (None, None)
+
+
+def test_the_room_grows_with_the_share_of_waiting_agents() -> None:
+    assert policy_after(3, 0, footprint_tokens=800, idle_tokens=400).room == Room(int(900 * 1.0375), int(1000 * 1.0375))
+    assert policy_after(3, 0, footprint_tokens=800, idle_tokens=800).room == Room(1170, 1300)
+
+
+def test_a_pool_that_loses_what_it_should_hold_counts_for_less() -> None:
+    verdict = policy_after(31, 0, spent=Spent(kept_tokens=100, lost_tokens=90))
+    assert verdict.room is not None and verdict.room.admit_tokens == pytest.approx(630, abs=1)
+    assert "agents lose 90% of their prefixes, 70% of the pool counts" in verdict.reason
+
+
+def test_settings_of_a_running_batch_change_and_what_was_learned_stays() -> None:
+    old = make_policy(TokenWindow(policy="token_window"), 100)
+    for second in range(1, 32):
+        old.step(
+            None,
+            Sample(stale=False, computed_tokens=50),
+            Load(float(second), pool_tokens=1000, spent=Spent(kept_tokens=100, lost_tokens=90)),
+        )
+    new = make_policy(TokenWindow(policy="token_window", admit_share=0.5), 100)
+    new.adopt(old)
+    room = new.step(None, Sample(stale=False), Load(32.0, pool_tokens=1000)).room
+    assert room is not None and room.hold_seconds == pytest.approx(20, rel=0.01)
+    assert room.admit_tokens == pytest.approx(0.5 * 690, abs=5)
 
 
 def test_a_pool_of_unknown_size_has_a_window_of_agents() -> None:

@@ -164,21 +164,22 @@ def test_a_history_fits_beside_the_others(tokens: int, fits: bool) -> None:
     """Pool 1000, nine tenths of it for histories, 400 taken: 500 are left, to the token. Only where a rule asks."""
     for rules, expected in (({"long_request_tokens": 1}, fits), ({}, True)):
         made = holding(window(pool_tokens=1000, **rules), Member(context_tokens=400))
-        assert made.fits(Member(context_tokens=tokens), 999.0) is expected
+        assert made.fits(Member(context_tokens=tokens)) is expected
 
 
-@pytest.mark.parametrize(("growth_tokens", "fits"), [(50.0, True), (50.1, False)])
-def test_predicted_growth_counts_for_the_holders_and_the_next_one(growth_tokens: float, fits: bool) -> None:
+@pytest.mark.parametrize(("growth_tokens", "fits"), [(50, True), (51, False)])
+def test_predicted_growth_counts_for_the_holders_and_the_next_one(growth_tokens: int, fits: bool) -> None:
     """400 and 200 of 900, and three turns of growth for two agents: 600 + 2 * 3 * 50 = 900."""
     made = holding(window(pool_tokens=1000, growth_turns=3), Member(context_tokens=400))
-    assert made.fits(Member(context_tokens=200), growth_tokens) is fits
+    made.growth_tokens = growth_tokens
+    assert made.fits(Member(context_tokens=200)) is fits
 
 
 def test_one_agent_always_goes_on() -> None:
     huge = Member(context_tokens=10**9)
-    assert window(pool_tokens=1000, growth_turns=3).fits(huge, 99.0)
-    assert window(pool_tokens=1000, long_request_tokens=1).fits(huge, 0.0)
-    assert holding(window(pool_tokens=None, growth_turns=3), Member()).fits(huge, 99.0)  # a pool of unknown size
+    assert window(pool_tokens=1000, growth_turns=3).fits(huge)
+    assert window(pool_tokens=1000, long_request_tokens=1).fits(huge)
+    assert holding(window(pool_tokens=None, growth_turns=3), Member()).fits(huge)  # a pool of unknown size
 
 
 @pytest.mark.parametrize(

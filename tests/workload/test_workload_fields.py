@@ -37,6 +37,7 @@ BLOCKS: dict[str, list[dict[str, Any]]] = {
         {"policy": "agent_cap", "cap": 2},
         {"policy": "concur"},
         {"policy": "steady"},
+        {"policy": "token_window"},
     ],
     "verify": [{"kind": "command"}, {"kind": "answer"}],
 }

@@ -84,7 +84,7 @@ def test_home_is_understood(place: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         (
             "control:\n  policy: zzz\n",
             'w.yaml:12: control.policy: "zzz" is not a choice here; give one of none, request_cap, agent_cap, concur, '
-            "steady",
+            "steady, token_window",
         ),
         ("control:\n  policy: agent_cap\n", "w.yaml:11: control.cap: is missing; add it: Active agents in a pool"),
         (

@@ -81,7 +81,7 @@ def settings(seeds: int, *, unseen: bool = False) -> list[Setting]:
 
 def simulation(setting: Setting, rival: Rival) -> Simulation:
     """One policy in one setting."""
-    shape = (SHAPES | UNSEEN)[setting.load]
+    shape = {**SHAPES, **UNSEEN}[setting.load]
     hardware = _hardware(DEPLOYMENTS[setting.deployment], rival.hicache)
     engines = {name: EnginePlan(config, hardware.cost) for name, config in hardware.engines.items()}
     made = make_load(shape, setting.seed)
