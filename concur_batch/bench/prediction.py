@@ -17,6 +17,7 @@ class Prediction:
     """Figures of one simulated batch; shares are of prompt tokens, but `recomputed_share` of the computed ones.
 
     The window is the sum of those of all pools, None without one; `work` are the agents' rows for `same_work`.
+    `most_paused_seconds` are of one agent, in all its pauses; `waiting_seconds` of each, until its admission too.
     """
 
     seconds: float
@@ -30,7 +31,8 @@ class Prediction:
     window_max: int | None
     cuts: int
     pauses: int
-    longest_pause_seconds: float
+    most_paused_seconds: float
+    waiting_seconds: tuple[float, ...]
     work: tuple[Row, ...]
 
 
@@ -55,7 +57,8 @@ def predict(result: BatchResult) -> Prediction:
         window_max=max(windows, default=None),
         cuts=sum(_is_cut(row) for row in result.control),
         pauses=sum(row["pauses"] for row in result.agents),
-        longest_pause_seconds=max((row["paused_seconds"] for row in result.agents), default=0.0),
+        most_paused_seconds=max((row["paused_seconds"] for row in result.agents), default=0.0),
+        waiting_seconds=tuple(row["pending_seconds"] + row["paused_seconds"] for row in result.agents),
         work=work_of(result.agents),
     )
 

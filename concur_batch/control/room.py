@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Agents are let in while what those inside have in the pool is at most `admit_tokens`, and paused while it is more
-    than `pause_tokens`. A tool wait of more than `hold_seconds` gives the place up; None: none does."""
+    """Agents are let in while what those inside have in the pool, `turns_ahead` more turns of each counted in, is at
+    most `admit_tokens`, and paused while it is more than `pause_tokens`. A tool wait of more than `hold_seconds` gives
+    the place up; None: none does."""
 
     admit_tokens: int
     pause_tokens: int
     hold_seconds: float | None = None
+    turns_ahead: int = 0

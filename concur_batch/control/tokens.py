@@ -16,11 +16,14 @@ from concur_batch.engine.signals import Sample
 # longest, and the more of those inside wait, the less does the engine have to do beside computing them anew. It falls
 # with the third power of the waiting share, so that half of them waiting is worth 4 %.
 _STRETCH = 0.3
+# A pause takes effect at an agent's next boundary, so until then all go on: the room has to hold one more turn of each.
+# Further ahead it does not pay to look: whoever is paused young is cheap to bring back.
+_TURNS_AHEAD = 1
 
 
 @dataclass(slots=True)
 class Tokens:
-    """Bounds what the agents inside have in the pool, with one more turn of each.
+    """Bounds what the agents inside have in the pool.
 
     A place is held through a tool wait as long as that costs less than to compute the history anew. Held, it keeps
     others out; a history that fills a share s of the pool costs s of all work while it waits, and s of a whole pool's
@@ -66,7 +69,7 @@ class Tokens:
 
     def _room(self, pool_tokens: int, stretch: float, hold_seconds: float | None) -> Room:
         tokens = stretch * self.loss.share * pool_tokens
-        return Room(int(self.admit_share * tokens), int(self.pause_share * tokens), hold_seconds)
+        return Room(int(self.admit_share * tokens), int(self.pause_share * tokens), hold_seconds, _TURNS_AHEAD)
 
     @staticmethod
     def _branch(room: Room, load: Load) -> Branch:

@@ -65,7 +65,7 @@ class Window:
     def spare(self) -> int:
         """How much room there is, to compare pools: tokens, places, or the fewest holders where nothing bounds them."""
         if self.room is not None:
-            return self.room.admit_tokens - self._tokens_ahead()
+            return self.room.admit_tokens - self._tokens_ahead(self.room)
         return -len(self.holders) if self.free is None else self.free
 
     @property
@@ -135,17 +135,17 @@ class Window:
 
     def _overweight(self, room: Room) -> int:
         """The same where tokens are bounded: one agent always keeps its place."""
-        kept_tokens = self._tokens_ahead() - sum(self._tokens_freed(agent) for agent in self.marked)
+        kept_tokens = self._tokens_ahead(room) - sum(self._weight(self.holders[agent], room) for agent in self.marked)
         if kept_tokens > room.pause_tokens:
             candidates, count = self._ranked(), 0
             while kept_tokens > room.pause_tokens and count < len(candidates) - 1:
-                kept_tokens -= self._tokens_freed(candidates[count])
+                kept_tokens -= self._weight(self.holders[candidates[count]], room)
                 count += 1
             return count
         count = 0
         for agent in self.holders:  # marks are lifted in this order
             if agent in self.marked:
-                kept_tokens += self._tokens_freed(agent)
+                kept_tokens += self._weight(self.holders[agent], room)
                 if kept_tokens > room.admit_tokens:
                     break
                 count += 1
@@ -184,14 +184,13 @@ class Window:
             candidates.sort(key=lambda agent: self.holders[agent].pauses_in_a_row >= most)
         return candidates
 
-    def _tokens_ahead(self) -> int:
-        """The footprint when each holder has had one more turn: a pause takes effect at an agent's next boundary, so
-        until then all go on. Further ahead it does not pay to look: who is paused young is cheap to bring back."""
-        return self.footprint_tokens + len(self.holders) * self.growth_tokens
+    def _tokens_ahead(self, room: Room) -> int:
+        """The footprint when each holder has had as many more turns as the room looks ahead."""
+        return self.footprint_tokens + len(self.holders) * room.turns_ahead * self.growth_tokens
 
-    def _tokens_freed(self, agent: str) -> int:
-        """How much less there is ahead without the holder."""
-        return self._own_tokens(self.holders[agent]) + self.growth_tokens
+    def _weight(self, member: Member, room: Room) -> int:
+        """Of these, what is an agent's own."""
+        return self._own_tokens(member) + room.turns_ahead * self.growth_tokens
 
     def _own_tokens(self, member: Member) -> int:
         """Of an agent's history, what it shares with nobody."""
@@ -212,15 +211,15 @@ class Window:
         A pool that nobody uses takes anybody: one agent always goes on.
         """
         rules, room = self.rules, self.room
-        if room is not None and self.holders:
-            joined_tokens = self._tokens_ahead() + self._own_tokens(member) + self.growth_tokens
-            if joined_tokens > room.admit_tokens:
-                return False
+        if not self.holders:
+            return True
+        if room is not None and self._tokens_ahead(room) + self._weight(member, room) > room.admit_tokens:
+            return False
         if (rules.long_request_tokens is None and rules.growth_turns is None) or self.pool_tokens is None:
             return True
         growth_tokens = (rules.growth_turns or 0) * self.growth_tokens * (len(self.holders) + 1)
         histories_tokens = self.history_tokens + member.context_tokens + growth_tokens
-        return not self.holders or histories_tokens <= rules.room_share * self.pool_tokens
+        return histories_tokens <= rules.room_share * self.pool_tokens
 
     def prefix_gone(self, member: Member) -> bool:
         """Whether the agent's prefix is believed evicted: so much has been since its last turn."""

@@ -19,7 +19,7 @@ ROW = {
 
 
 def prediction(seconds: float, **work: object) -> Prediction:
-    return Prediction(seconds, 0.5, 0.0, 10, 0.1, 5, 0, None, None, 0, ({**ROW, **work},))
+    return Prediction(seconds, 0.5, 0.0, 10, 0.1, 5, 0, None, None, 0, 0, 0.0, (), ({**ROW, **work},))
 
 
 def forecast(name: str, *seconds: float, **work: object) -> Forecast:

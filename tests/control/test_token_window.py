@@ -73,14 +73,14 @@ def test_the_newest_pause_until_the_others_fit_and_no_more() -> None:
 
 
 def test_one_more_turn_of_each_has_to_fit() -> None:
-    admission = roomy(Room(200, 220))
+    admission = roomy(Room(200, 220, turns_ahead=1))
     arrive(admission, {"a": 30, "b": 30})
     tell(admission, "ab", State.TOOL_WAIT, 1.0, tokens=30)
     tell(admission, "ab", State.TOOL_WAIT, 2.0, tokens=50)  # a turn adds 20
     assert arrive(admission, {"c": 30, "d": 21}) == ["c"], "a, b and c have 190 after their next turn"
     assert admission.windows["p"].spare == 10
     tell(admission, "ab", State.TOOL_WAIT, 3.0, tokens=70)
-    refused = [permit.agent for permit in bound(admission, Room(200, 220), 3.0) if not permit.allowed]
+    refused = [permit.agent for permit in bound(admission, Room(200, 220, turns_ahead=1), 3.0) if not permit.allowed]
     assert refused == ["c"], "230 would be inside"
 
 
@@ -188,9 +188,9 @@ def waits_of(seconds: float) -> Waits:
 
 
 def test_the_room_is_of_the_pool_and_a_wait_is_worth_a_prefill_of_it() -> None:
-    assert make_policy(TokenWindow(policy="token_window"), 100).start(0, 1000).room == Room(900, 1000)
-    assert policy_after(3, 50).room == Room(900, 1000, 1000 / 50), "nothing is known of the tools"
-    assert policy_after(3, 50, waits=waits_of(4.0)).room == Room(900, 1000, math.inf)
+    assert make_policy(TokenWindow(policy="token_window"), 100).start(0, 1000).room == Room(900, 1000, None, 1)
+    assert policy_after(3, 50).room == Room(900, 1000, 1000 / 50, 1), "nothing is known of the tools"
+    assert policy_after(3, 50, waits=waits_of(4.0)).room == Room(900, 1000, math.inf, 1)
 
 
 def test_where_no_wait_is_worth_its_place_nobody_is_held_back() -> None:
@@ -199,8 +199,10 @@ def test_where_no_wait_is_worth_its_place_nobody_is_held_back() -> None:
 
 
 def test_the_room_grows_with_the_share_of_waiting_agents() -> None:
-    assert policy_after(3, 0, footprint_tokens=800, idle_tokens=400).room == Room(int(900 * 1.0375), int(1000 * 1.0375))
-    assert policy_after(3, 0, footprint_tokens=800, idle_tokens=800).room == Room(1170, 1300)
+    assert policy_after(3, 0, footprint_tokens=800, idle_tokens=400).room == Room(
+        int(900 * 1.0375), int(1000 * 1.0375), None, 1
+    )
+    assert policy_after(3, 0, footprint_tokens=800, idle_tokens=800).room == Room(1170, 1300, None, 1)
 
 
 def test_a_pool_that_loses_what_it_should_hold_counts_for_less() -> None:

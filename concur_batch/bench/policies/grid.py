@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from concur_batch.bench.plan import EnginePlan
-from concur_batch.bench.policies.loads import SHAPES, UNSEEN, make_load
-from concur_batch.bench.policies.rivals import make_episode_cap
+from concur_batch.bench.policies.loads import SHAPES, UNSEEN, Shape, make_load
+from concur_batch.bench.policies.rivals import EPISODES, PROGRAMS, make_episode_cap, make_program_budget
 from concur_batch.bench.simulations import Simulation
 from concur_batch.control.governor import MakePolicy
 from concur_batch.control.policies import make_policy
@@ -51,23 +51,10 @@ NONE = NoControl(policy="none")
 RIVALS: Mapping[str, Rival] = {
     "none": Rival(NONE),
     "unlimited": Rival(NONE, unlimited=True),
-    "hicache": Rival(NONE, hicache=True),
+    "HiCache": Rival(NONE, hicache=True),
     "token_window": Rival(TokenWindow(policy="token_window")),
-    "thunder-like": Rival(
-        TokenWindow.model_validate(
-            {
-                "policy": "token_window",
-                "admit_share": 1.0,
-                "pause_share": 1.0,
-                "hold_seconds": 1e6,
-                "victim_order": "smallest",
-                "resume_order": "smallest",
-                "period_seconds": 5.0,
-                "extensions": {"longest_pause_seconds": 1800.0},
-            }
-        )
-    ),
-    "prime-like": Rival(NONE, make=make_episode_cap),
+    "ThunderAgent-like": Rival(PROGRAMS, make=make_program_budget),
+    "prime-rl-like": Rival(EPISODES, make=make_episode_cap),
     **{f"concur {window}": Rival(Concur(policy="concur", initial_window=window)) for window in LAW_WINDOWS},
     **{f"cap {cap}": Rival(AgentCap(policy="agent_cap", cap=cap)) for cap in CAPS},
 }
@@ -79,12 +66,16 @@ def settings(seeds: int, *, unseen: bool = False) -> list[Setting]:
     return [Setting(deployment, name, seed) for deployment in DEPLOYMENTS for name in loads for seed in range(seeds)]
 
 
+def agents_of(setting: Setting) -> int:
+    """How many the batch has."""
+    return _shape(setting).agents
+
+
 def simulation(setting: Setting, rival: Rival) -> Simulation:
     """One policy in one setting."""
-    shape = {**SHAPES, **UNSEEN}[setting.load]
     hardware = _hardware(DEPLOYMENTS[setting.deployment], rival.hicache)
     engines = {name: EnginePlan(config, hardware.cost) for name, config in hardware.engines.items()}
-    made = make_load(shape, setting.seed)
+    made = make_load(_shape(setting), setting.seed)
     if rival.unlimited:
         tokens = sum(plan.tokens + made.shared_tokens for plan in made.plans)
         engines = {
@@ -92,6 +83,10 @@ def simulation(setting: Setting, rival: Rival) -> Simulation:
             for name, engine in engines.items()
         }
     return Simulation(made, rival.control, engines, rival.make)
+
+
+def _shape(setting: Setting) -> Shape:
+    return {**SHAPES, **UNSEEN}[setting.load]
 
 
 @cache

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from concur_batch.control.law import Branch
 from concur_batch.control.load import Load
 from concur_batch.control.policy import Policy, Verdict
+from concur_batch.control.room import Room
 from concur_batch.engine.signals import Sample
-from concur_batch.workload.schema import AnyControl
+from concur_batch.workload.schema import AnyControl, TokenWindow
 
 
 @dataclass(slots=True)
@@ -46,6 +47,48 @@ class EpisodeCap:
         """Its settings do not change."""
 
 
+@dataclass(slots=True)
+class ProgramBudget:
+    """Like ThunderAgent: programs run while the sum of their tokens fits the pool, those that wait for tools counted
+    in; what is over is paused, the smallest first, and comes back, the smallest first, where there is room again.
+
+    Theirs estimates tokens from characters and counts a shared beginning for each; this one knows both.
+    """
+
+    def start(self, places_held: int, pool_tokens: int | None) -> Verdict:
+        assert pool_tokens is not None, "the simulated engine tells it"
+        return self._verdict(None, pool_tokens)
+
+    def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
+        assert load.pool_tokens is not None
+        return self._verdict(capacity, load.pool_tokens)
+
+    def adopt(self, earlier: Policy) -> None:
+        """Its settings do not change."""
+
+    @staticmethod
+    def _verdict(before: int | None, pool_tokens: int) -> Verdict:
+        return Verdict(before, None, Branch.HOLD, "the pool", Room(pool_tokens, pool_tokens))
+
+
+# Of the control block a rival takes the period and the orders only; its name there is for the table's columns.
+EPISODES = TokenWindow(policy="token_window", victim_order="newest")
+PROGRAMS = TokenWindow.model_validate(
+    {
+        "policy": "token_window",
+        "victim_order": "smallest",
+        "resume_order": "smallest",
+        "period_seconds": 5.0,
+        "extensions": {"longest_pause_seconds": 1800.0},
+    }
+)
+
+
 def make_episode_cap(control: AnyControl, agents: int) -> Policy:
-    """For `simulate_batch`; the control block gives the period only."""
+    """For `simulate_batch`."""
     return EpisodeCap()
+
+
+def make_program_budget(control: AnyControl, agents: int) -> Policy:
+    """For `simulate_batch`."""
+    return ProgramBudget()
