@@ -1,7 +1,7 @@
 # Every target works alone, in any order, and again: what is done already is not done twice.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu train-cpu chaos clean bench-scale bench-durability bench-export bench-control bench-real bench-simulator bench-paper fit-paper
+.PHONY: help setup quickstart test check format sglang-cpu vllm-cpu train-cpu chaos clean bench-scale bench-durability bench-export bench-control bench-real bench-simulator bench-policies bench-paper fit-paper
 
 # The newest Python from 3.11 on that can make environments.
 PYTHON ?= $(shell for v in 3.13 3.12 3.11 3; do command -v python$$v >/dev/null && python$$v -c \
@@ -64,6 +64,9 @@ bench-simulator: setup  ## What simulated batches cost: 24 runs on two cores, up
 
 bench-real: setup sglang-cpu vllm-cpu  ## Policies on a real SGLang and vLLM, same replayed work: an hour, goes on where it stopped
 	@$(BIN)/python -m concur_batch.bench.real
+
+bench-policies: setup  ## Policies in 144 simulated settings, side by side: half an hour, goes on where it stopped
+	@$(BIN)/python -m concur_batch.bench.policies.bench
 
 bench-paper: setup  ## The CONCUR paper's tables and figures, simulated, beside its numbers: two minutes
 	@$(BIN)/concur bench paper

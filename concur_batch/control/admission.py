@@ -95,7 +95,7 @@ class Admission:
             member.context_tokens = context_tokens
             if state is State.TOOL_WAIT:  # its prefix is in the pool
                 member.evicted_before = window.evicted_tokens
-                self._learn_growth(member)
+            self._learn_growth(member)
 
     def release(self, agents: Iterable[str], now_seconds: float) -> list[Permit]:
         """These agents are gone, all at once: a host was lost. Unknown ones are ignored."""
@@ -210,14 +210,16 @@ class Admission:
         return self._members.items()
 
     def _learn_growth(self, member: Member) -> None:
-        """From one turn's end to the next; a turn that went by unseen counts with the one after it."""
-        grown = member.context_tokens - member.generated_tokens
-        if member.generated_tokens and grown > 0:
+        """From one turn's prompt to the next one's, and from end to end: quick tools, and quick generations, are seldom
+        seen. A turn that went by unseen counts with the one after it."""
+        before_tokens = member.seen_tokens.get(member.state, 0)
+        grown = member.context_tokens - before_tokens
+        if before_tokens and grown > 0:
             weight = _GROWTH_WEIGHT if self.growth_tokens_per_turn else 1.0
             self.growth_tokens_per_turn += weight * (grown - self.growth_tokens_per_turn)
             for window in self.windows.values():
                 window.growth_tokens = int(self.growth_tokens_per_turn)
-        member.generated_tokens = member.context_tokens
+        member.seen_tokens[member.state] = member.context_tokens
 
     def _learn_shared(self, shared_tokens: int | None) -> None:
         """What all agents have in common is the least that any host has seen."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -119,7 +119,7 @@ class Membership:
 class Member:
     """The controller's account of one agent.
 
-    `context_tokens` is the length of its history now, `generated_tokens` what it was at the end of its last generation.
+    `context_tokens` is the length of its history now, `seen_tokens` what it was when last seen in a state.
     `granted` is the epoch of its last leave to generate. `ticket` tells when it began to wait, `since_seconds` when its
     state began. `evicted_before` is what its pool had evicted at its last turn. `forced`: let in beyond the window, and
     not to be paused before it has generated.
@@ -132,7 +132,7 @@ class Member:
     admitted: bool = False
     pool: str | None = None
     context_tokens: int = 0
-    generated_tokens: int = 0
+    seen_tokens: dict[State, int] = field(default_factory=dict)
     ticket: int = 0
     since_seconds: float = 0.0
     evicted_before: int = 0

@@ -211,7 +211,7 @@ def test_predicted_growth_admits_fewer_than_the_window(growth_turns: int | None,
     assert "".join(admission.windows["p"].holders) == admitted
 
 
-def test_the_growth_is_that_from_one_turns_end_to_the_next_whatever_is_told_between() -> None:
+def test_the_growth_is_that_from_prompt_to_prompt_and_from_end_to_end() -> None:
     """What the turn generated and what its tool returned are one turn's growth; a first turn has nothing before it."""
     admission = opened(1)
     arrive(admission, "a", tokens=100)
@@ -219,7 +219,17 @@ def test_the_growth_is_that_from_one_turns_end_to_the_next_whatever_is_told_betw
     tell(admission, "a", State.TOOL_WAIT, 2.0, tokens=130)
     assert admission.growth_tokens_per_turn == 0.0
     tell(admission, "a", State.ACTIVE, 3.0, tokens=150)
+    assert admission.growth_tokens_per_turn == 50.0
     tell(admission, "a", State.TOOL_WAIT, 4.0, tokens=190)
+    assert admission.growth_tokens_per_turn == pytest.approx(50.0 + 0.02 * (60 - 50))
+
+
+@pytest.mark.parametrize("state", [State.ACTIVE, State.TOOL_WAIT])
+def test_the_growth_is_learned_where_one_state_is_never_seen(state: State) -> None:
+    admission = opened(1)
+    arrive(admission, "a", tokens=100)
+    for second, tokens in enumerate((100, 160, 220)):
+        tell(admission, "a", state, float(second), tokens=tokens)
     assert admission.growth_tokens_per_turn == 60.0
 
 
