@@ -56,9 +56,9 @@ async def measure(repetition: int, loads: Sequence[RealLoad], *, hicache: bool) 
 
 
 def main() -> None:
-    """Measure what is missing of so many repetitions (the first argument), and print and write the tables."""
+    """Measure what is missing, of all repetitions or of so many (the first argument); print and write the tables."""
     console = Console(width=240)
-    for repetition in range(int(sys.argv[1]) if len(sys.argv) > 1 else REPETITIONS):
+    for repetition in range(REPETITIONS)[: int(sys.argv[1]) if len(sys.argv) > 1 else None]:
         for _, loads_of_workload in itertools.groupby(LOADS, lambda load: load.workload):
             loads = list(loads_of_workload)
             for hicache in (False, True):
