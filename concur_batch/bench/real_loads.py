@@ -71,7 +71,7 @@ _GRID_CAPS = {
     ("sglang", "short waits", 200): (3, 5, 7),
     ("sglang", "short waits", 1000): (2, 3, 5),
     ("sglang", "long waits", 200): (5, 7, 9),
-    ("sglang", "long waits", 1000): (4, 6, 8),
+    ("sglang", "long waits", 1000): (5, 7, 9),
     ("vllm", "short waits", 200): (6, 9, 12),
     ("vllm", "short waits", 1000): (4, 6, 8),
     ("vllm", "long waits", 200): (7, 9, 12),
