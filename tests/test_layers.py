@@ -31,7 +31,7 @@ PURE = [
     "bench/chaos/plan.py", "bench/chaos/comparison.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "bench/fit.py", "bench/forecast.py", "bench/forecast_table.py", "bench/plans.py", "bench/prediction.py",
-    "bench/variation.py", "workload/drawn.py", "workload/sweep.py",
+    "bench/variation.py", "bench/real_loads.py", "workload/drawn.py", "workload/sweep.py",
     *[f"bench/paper/{name}.py" for name in
       ("aims", "cells", "outcome", "page", "published", "results", "tables", "transfer")],
     "trace/merging.py",

@@ -1,51 +1,19 @@
-"""What `make bench-real` compares, and what it has measured: one file a cell. Pure but for those files."""
+"""What `make bench-real` has measured: one file a cell."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
+from concur_batch.bench.real_loads import RealLoad, System
 from concur_batch.trace.files import replacing
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "runs" / "bench-real"
 REPETITIONS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """What is compared: a control, on a server with or without HiCache."""
-
-    name: str
-    control: dict[str, Any]
-    hicache: bool = False
-
-
-def _cap(policy: str, cap: int) -> System:
-    return System(f"{policy} {cap}", {"policy": policy, "cap": cap})
-
-
-_LAW = {"policy": "concur", "initial_window": 4}
-_NONE = {"policy": "none"}
-SYSTEMS: dict[str, tuple[System, ...]] = {
-    "sglang": (
-        System("none", _NONE),
-        _cap("request_cap", 6),
-        *(_cap("agent_cap", cap) for cap in (3, 5, 8)),
-        System("concur", _LAW),
-        System("HiCache, none", _NONE, hicache=True),
-        System("HiCache, concur", _LAW, hicache=True),
-    ),
-    "vllm": (
-        System("none", _NONE),
-        _cap("request_cap", 8),
-        *(_cap("agent_cap", cap) for cap in (6, 9, 16)),
-        System("concur", _LAW),
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,35 +37,38 @@ class Cell:
     increases: int
     cuts: int
     windows: tuple[int, ...]
+    load: str = ""
 
 
-def stored(engine: str, system: System, repetition: int) -> Cell | None:
+def stored(load: RealLoad, system: System, repetition: int) -> Cell | None:
     """The cell, if it is on disk and of the same workload."""
     try:
-        cell = json.loads(_path(engine, system, repetition).read_text())
+        cell = json.loads(_path(load, system, repetition).read_text())
     except FileNotFoundError:
         return None
-    return Cell(**cell) if cell["digest"] == digest_of(engine, system) else None
+    return Cell(**cell) if cell["digest"] == digest_of(load, system) else None
 
 
-def store(cell: Cell, system: System) -> None:
+def store(cell: Cell, load: RealLoad, system: System) -> None:
     """Put a cell on disk, whole or not at all."""
-    with replacing(_path(cell.engine, system, cell.repetition)) as temporary:
+    with replacing(_path(load, system, cell.repetition)) as temporary:
         temporary.write_text(json.dumps(asdict(cell)))
 
 
-def workload_of(engine: str) -> Path:
-    """The workload that an engine's cells run."""
-    return ROOT / "workloads" / "bench_real" / f"{engine}.yaml"
+def workload_of(load: RealLoad) -> Path:
+    """The file that its cells run."""
+    return ROOT / "workloads" / "bench_real" / f"{load.workload}.yaml"
 
 
-def _path(engine: str, system: System, repetition: int) -> Path:
+def _path(load: RealLoad, system: System, repetition: int) -> Path:
     directory = RESULTS / "cells"
     directory.mkdir(parents=True, exist_ok=True)
-    return directory / f"{engine}-{system.name.replace(', ', '-').replace(' ', '-')}-{repetition}.json"
+    parts = [load.engine, load.name, system.name, str(repetition)]
+    return directory / f"{'-'.join(re.sub('[, ]+', '-', part) for part in parts if part)}.json"
 
 
-def digest_of(engine: str, system: System) -> str:
-    """Of all that a cell runs: one that was measured under another workload is measured again."""
-    what = workload_of(engine).read_bytes() + json.dumps(asdict(system), sort_keys=True).encode()
+def digest_of(load: RealLoad, system: System) -> str:
+    """Of the workload and the system, not of the code: one that was measured under others is measured again."""
+    settings = "".join(load.settings).encode()
+    what = workload_of(load).read_bytes() + settings + json.dumps(asdict(system), sort_keys=True).encode()
     return blake2b(what, digest_size=8).hexdigest()
