@@ -369,7 +369,7 @@ class Admission:
         while (found := self._next(blocked)) is not None:
             agent, window = found
             member = self._members[agent]
-            if window.fits(member):
+            if window.fits(member, idle=not self.count(window.name, State.ACTIVE)):
                 permits.append(self._admit(agent, member, window))
             else:  # nobody overtakes it: the holders' ends make room for it
                 blocked.add(window.name)

@@ -203,6 +203,7 @@ class Governor:
             waiting,
             window.footprint_tokens,
             window.idle_tokens,
+            window.shared_tokens,
             window.pool_tokens,
             pool.spent,
             self.admission.waits,

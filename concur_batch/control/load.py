@@ -13,8 +13,8 @@ class Load:
     """`generating` of its agents, `marked` pauses that have not taken effect, `waiting` agents that want a place.
 
     `footprint_tokens` are what its agents have in the pool of `pool_tokens` (None: not known), if nothing of it was
-    evicted; `idle_tokens` of these are of agents that wait for their tools, which take as long as `waits` has seen.
-    `spent` is of the turns that ended in the period.
+    evicted: `shared_tokens` that all have in common, and what each has of its own, of which `idle_tokens` are of agents
+    that wait for their tools. These take as long as `waits` has seen. `spent` is of the turns that ended in the period.
     """
 
     seconds: float
@@ -23,6 +23,7 @@ class Load:
     waiting: int = 0
     footprint_tokens: int = 0
     idle_tokens: int = 0
+    shared_tokens: int = 0
     pool_tokens: int | None = None
     spent: Spent = NOTHING_SPENT
     waits: Waits = field(default_factory=Waits)

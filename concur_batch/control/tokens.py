@@ -48,7 +48,7 @@ class Tokens:
         self.loss.add(load.seconds, load.spent, idle_share, wanted=load.waiting > 0)
         if load.pool_tokens is None:
             return self._blind(capacity)
-        hold_seconds = self._hold_seconds(load.pool_tokens, load)
+        hold_seconds = self._hold_seconds(load.pool_tokens - load.shared_tokens, load)
         if hold_seconds == 0:
             # All is computed anew anyway: the engine's own queue does as well, and without pauses.
             return Verdict(capacity, None, Branch.HOLD, "tools take so long that no place is worth holding")
@@ -62,10 +62,11 @@ class Tokens:
     def _blind(self, before: int | None) -> Verdict:
         return Verdict(before, self.initial_window, Branch.FIXED, "the pool's size is not known")
 
-    def _hold_seconds(self, pool_tokens: int, load: Load) -> float | None:
+    def _hold_seconds(self, own_tokens: int, load: Load) -> float | None:
+        """`own_tokens`: of the pool, what agents have to themselves."""
         if self.hold_seconds is not None or not self.prefill.tokens_per_second:
             return self.hold_seconds
-        return load.waits.hold_seconds(pool_tokens / self.prefill.tokens_per_second)
+        return load.waits.hold_seconds(max(0, own_tokens) / self.prefill.tokens_per_second)
 
     def _room(self, pool_tokens: int, stretch: float, hold_seconds: float | None) -> Room:
         tokens = stretch * self.loss.share * pool_tokens

@@ -205,16 +205,17 @@ class Window:
         payers = sum(not member.forced and agent not in self.marked for agent, member in self.holders.items())
         return payers > max(0, self.surplus(suspended=False))
 
-    def fits(self, member: Member) -> bool:
+    def fits(self, member: Member, *, idle: bool = False) -> bool:
         """Whether the pool has room for the agent's history beside the holders', where a rule asks for it.
 
-        A pool that nobody uses takes anybody: one agent always goes on.
+        A pool that nobody uses takes anybody: one agent always goes on. `idle`: nobody generates there.
         """
         rules, room = self.rules, self.room
         if not self.holders:
             return True
         if room is not None and self._tokens_ahead(room) + self._weight(member, room) > room.admit_tokens:
-            return False
+            # No caution is worth an engine that does nothing.
+            return idle and self.footprint_tokens + self._own_tokens(member) <= room.pause_tokens
         if (rules.long_request_tokens is None and rules.growth_turns is None) or self.pool_tokens is None:
             return True
         growth_tokens = (rules.growth_turns or 0) * self.growth_tokens * (len(self.holders) + 1)

@@ -84,6 +84,17 @@ def test_one_more_turn_of_each_has_to_fit() -> None:
     assert refused == ["c"], "230 would be inside"
 
 
+def test_an_engine_that_does_nothing_takes_one_more_that_fits_as_the_pool_is() -> None:
+    admission = roomy(Room(90, 100))
+    arrive(admission, {"a": 50})
+    tell(admission, "a", State.ACTIVE, 1.0, tokens=50)
+    assert not arrive(admission, {"b": 50})
+    tell(admission, "a", State.TOOL_WAIT, 2.0, tokens=50)
+    assert [permit.agent for permit in bound(admission, Room(90, 100), 2.0)] == ["b"]
+    tell(admission, "b", State.TOOL_WAIT, 3.0, tokens=50)
+    assert not arrive(admission, {"c": 1}), "not beyond the pool"
+
+
 def test_the_smallest_are_paused_first_where_the_policy_says_so() -> None:
     admission = roomy(Room(100, 110), victim_order="smallest")
     arrive(admission, {"a": 20, "b": 30, "c": 30})
@@ -191,6 +202,11 @@ def test_the_room_is_of_the_pool_and_a_wait_is_worth_a_prefill_of_it() -> None:
     assert make_policy(TokenWindow(policy="token_window"), 100).start(0, 1000).room == Room(900, 1000, None, 1)
     assert policy_after(3, 50).room == Room(900, 1000, 1000 / 50, 1), "nothing is known of the tools"
     assert policy_after(3, 50, waits=waits_of(4.0)).room == Room(900, 1000, math.inf, 1)
+
+
+def test_what_all_share_is_not_held_by_one_that_waits() -> None:
+    room = policy_after(3, 50, shared_tokens=900).room
+    assert room is not None and room.hold_seconds == 100 / 50
 
 
 def test_where_no_wait_is_worth_its_place_nobody_is_held_back() -> None:
