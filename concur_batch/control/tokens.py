@@ -66,7 +66,7 @@ class Tokens:
 
     def _room(self, pool_tokens: int, stretch: float, hold_seconds: float | None) -> Room:
         tokens = stretch * self.loss.share * pool_tokens
-        return Room(int(self.admit_share * tokens), int(self.pause_share * tokens), hold_seconds)
+        return Room(int(self.admit_share * tokens), int(self.pause_share * tokens), hold_seconds, self.loss.share)
 
     @staticmethod
     def _branch(room: Room, load: Load) -> Branch:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from concur_batch.report.fairness import gini
 from concur_batch.report.phases import leading_phase
 from concur_batch.trace.reading import Run
 
@@ -70,6 +71,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "output_tokens_per_second": _share(sums["output_tokens"], seconds),
         "turns_per_second": _share(sums["turns"], seconds),
         "loop_lag_p99_seconds": run.manifest.get("loop_lag_p99_seconds"),
+        **_pauses(final, turns),
         **_window(control),
         "phase_seconds": phase_seconds(control),
     }
@@ -92,12 +94,30 @@ def phase_seconds(control: pa.Table) -> dict[str, float]:
     return lasted
 
 
+def _pauses(final: pa.Table, turns: pa.Table) -> dict[str, Any]:
+    """How long and how often agents were paused, and how evenly they waited, for admission, paused and for permits."""
+    waits = zip(
+        *(final[name].to_pylist() for name in ("pending_seconds", "paused_seconds", "queue_seconds")), strict=True
+    )
+    pauses = final["pauses"]
+    return {
+        "longest_pause_seconds": pc.max(turns["paused_seconds"]).as_py(),
+        "pauses_mean": round(pc.mean(pauses).as_py(), 2) if len(pauses) else None,
+        "pauses_max": pc.max(pauses).as_py(),
+        "wait_gini": round(gini([sum(parts) for parts in waits]), 3),
+    }
+
+
 def _window(control: pa.Table) -> dict[str, Any]:
-    """Over all pools: a period's window is the sum of theirs, increases, cuts and stale periods count for each."""
+    """Over all pools: a period's window is the sum of theirs, increases, cuts and stale periods count for each. Where
+    tokens are bounded, `footprint_share` is what is inside over the room to admit."""
     periods = control.group_by("seconds").aggregate([("window_after", "sum")])
     windows = [window for window in periods["window_after_sum"].to_pylist() if window is not None]
     before = control["window_before"].to_pylist()
     steps = [after - old for old, after in zip(before, control["window_after"].to_pylist(), strict=True) if after]
+    rooms = control.filter(pc.field("window_tokens") > 0).group_by("seconds")
+    tokens = rooms.aggregate([("footprint_tokens", "sum"), ("window_tokens", "sum")])
+    filled = pc.divide(pc.cast(tokens["footprint_tokens_sum"], pa.float64()), tokens["window_tokens_sum"])
     return {
         "pools": pc.count_distinct(control["pool"]).as_py(),
         "control_periods": periods.num_rows,
@@ -107,6 +127,9 @@ def _window(control: pa.Table) -> dict[str, Any]:
         "window_max": max(windows, default=None),
         "window_increases": sum(step > 0 for step in steps),
         "window_cuts": sum(step < 0 for step in steps),
+        "footprint_share_mean": round(pc.mean(filled).as_py(), 4) if len(filled) else None,
+        "footprint_share_max": round(pc.max(filled).as_py(), 4) if len(filled) else None,
+        "pausing_periods": len(pc.unique(control.filter(pc.field("paused_in_period") > 0)["seconds"])),
         "evicted_tokens": _sum(control, "evicted_tokens"),
         "usage_max": pc.max(control["usage"]).as_py(),
         "occupancy_max": pc.max(control["occupancy"]).as_py(),
