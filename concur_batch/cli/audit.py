@@ -69,9 +69,9 @@ def _trajectory(rows: Sequence[Row]) -> list[str]:
         filled = [row["footprint_tokens"] / row["window_tokens"] for row in rooms]
         pauses, periods = sum(row["paused_in_period"] for row in rows), sum(row["paused_in_period"] > 0 for row in rows)
         lines.append(
-            f"tokens inside: {mean(filled):.2f} of the room, least {min(filled):.2f}, most {max(filled):.2f}; room "
-            f"{amount(rooms[0]['window_tokens'])} to {amount(rooms[-1]['window_tokens'])}; {counted(pauses, 'pause')} in "
-            f"{counted(periods, 'period')}"
+            f"tokens inside: {mean(filled):.2f} of the room, least {min(filled):.2f}, most {max(filled):.2f}; "
+            f"room {amount(rooms[0]['window_tokens'])} to {amount(rooms[-1]['window_tokens'])}; "
+            f"{counted(pauses, 'pause')} in {counted(periods, 'period')}"
         )
         lines.append(_bars(filled))
     return lines

@@ -16,8 +16,8 @@ def audit(control: Sequence[Row], agents: Sequence[Row], settings: Row) -> list[
     """The diagnoses that hold for a run.
 
     `control` are the rows of its control table in order of time, `agents` its final agents rows, `settings` the
-    workload's control block. The law's diagnoses are made of `concur` and `steady` alone, those of a window in tokens of
-    `token_window`, the others of every policy.
+    workload's control block. The law's diagnoses are made of `concur` and `steady` alone, those of a window in tokens
+    of `token_window`, the others of every policy.
     """
     pools, policy = by_pool(control), settings["policy"]
     of_policy = {"concur": LAW, "steady": LAW, "token_window": TOKENS}.get(policy, ())

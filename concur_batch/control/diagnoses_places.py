@@ -63,8 +63,8 @@ def idle_window(case: Case) -> Finding | None:
         f"for {sum(seconds):.0f} s, {max(seconds):.0f} s at a time, {IDLE_SHARE:.0%} or more of the places were held "
         f"in tool wait, once {_in_tools(worst)} of {worst['places_held']} while {waiting(worst)} agents waited",
         "tools hang, or take far longer than generations",
-        "set control.extensions.longest_tool_wait_seconds (control.hold_seconds of token_window) or lower it, a shorter "
-        "tool deadline, or a larger window",
+        "set control.extensions.longest_tool_wait_seconds (control.hold_seconds of token_window) or lower it, a "
+        "shorter tool deadline, or a larger window",
     )
 
 
@@ -117,7 +117,7 @@ def overshoot(case: Case) -> Finding | None:
 
 def starves(agents: Sequence[Row]) -> Finding | None:
     """Some agents were paused very much longer than the others. `agents`: final rows of the whole run."""
-    paused = sorted(row["paused_seconds"] for row in agents if row["pauses"])
+    paused = sorted(row["paused_seconds"] for row in agents if row["paused_seconds"] > 0)
     if len(paused) < LEAST_PERIODS or paused[-1] < STARVED_TIMES_MEDIAN * paused[len(paused) // 2]:
         return None
     worst = max(agents, key=lambda row: row["paused_seconds"])

@@ -11,8 +11,8 @@ LONG_SHARE = 0.5
 CUT_SHARE = 0.95
 # An engine that decodes for so few at once does little more work than for one.
 FEW_AGENTS = 4
-# In simulated batches (three pool sizes, eight loads) agents were paused 2.2 times on average at most, and no agent more
-# than six times.
+# In simulated batches (three pool sizes, eight loads) agents were paused 2.2 times on average at most, and no agent
+# more than six times.
 CHURN_PAUSES = 5.0
 MANY_PAUSES = 10
 MANY_TIMES_MEAN = 5.0
@@ -40,10 +40,11 @@ def lost_prefixes(case: Case) -> Finding | None:
     if len(seen) < LEAST_PERIODS or least >= CUT_SHARE:
         return None
     kept, lost = (sum(row[name] or 0 for row in seen) for name in ("kept_tokens", "lost_tokens"))
-    of_kept = f"; {lost / kept:.0%} of what had been computed for agents with places was computed again" if kept else ""
+    of_kept = f"; agents with places lost {lost / kept:.0%} of what had been computed for them" if kept else ""
     return Finding(
         "agents lose prefixes though they keep their places",
-        f"in {len(seen)} of {len(case.rows)} periods less than the pool was counted on, once {least:.2f} of it{of_kept}",
+        f"in {len(seen)} of {len(case.rows)} periods less than the pool was counted on, once {least:.2f} of it"
+        f"{of_kept}",
         "others use the pool, the engine keeps more of it for itself than it tells, or long tool waits hold their "
         "places beyond what the engine keeps",
         "give the run a server of its own; a control.admit_share and pause_share that always leave so much, or a "
@@ -111,8 +112,8 @@ def churns(agents: Sequence[Row]) -> Finding | None:
     longest = max(row["paused_seconds"] for row in agents)
     return Finding(
         "pauses churn",
-        f"{mean:.1f} pauses an agent, {worst['pauses']} of {worst['agent_id']}; an agent was paused for {longest:.0f} s "
-        "in all at most",
+        f"{mean:.1f} pauses an agent, {worst['pauses']} of {worst['agent_id']}; the longest time that one was paused "
+        f"is {longest:.0f} s in all",
         "the same agents are called back first, again and again"
         if mean < CHURN_PAUSES
         else "agents outgrow the room soon after they are let in, or tools take longer than places are held",

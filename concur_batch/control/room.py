@@ -8,8 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Room:
     """Agents are let in while what those inside have in the pool is at most `admit_tokens`, and paused while it is more
-    than `pause_tokens`. A tool wait of more than `hold_seconds` gives the place up; None: none does. `pool_share` of the
-    pool is relied on."""
+    than `pause_tokens`. A tool wait of more than `hold_seconds` gives the place up; None: none does. `pool_share` of
+    the pool is relied on."""
 
     admit_tokens: int
     pause_tokens: int

@@ -176,8 +176,8 @@ def make_view(console: Console, title: str) -> View:
 
 
 def _width(control: Mapping[str, Any], unbounded: str = "∞") -> str:
-    figures = (control.get(name) for name in ("window", "window_tokens", "footprint_tokens"))
-    return window_width(*figures, unbounded)
+    places, tokens = control.get("window"), control.get("window_tokens")
+    return window_width(places, tokens, control.get("footprint_tokens"), unbounded)
 
 
 def _pool(row: Mapping[str, Any]) -> str:

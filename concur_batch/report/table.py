@@ -94,14 +94,11 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def _pauses(summary: Mapping[str, Any]) -> str:
-    even = f"waits of agents: Gini {summary['wait_gini']:.2f}"
+    even = f"Gini of waiting {summary['wait_gini']:.2f}"
     if not summary["pauses"]:
         return f"none; {even}"
-    each = (
-        ""
-        if summary["pauses_max"] is None
-        else f", {summary['pauses_mean']:g} an agent, at most {summary['pauses_max']}"
-    )
+    mean, most = summary["pauses_mean"], summary["pauses_max"]
+    each = "" if mean is None else f" ({mean:g} an agent, at most {most})"
     return (
         f"{amount(summary['pauses'])} in {counted(summary['pausing_periods'], 'period')}{each}, "
         f"the longest {summary['longest_pause_seconds']:.1f} s; {even}"

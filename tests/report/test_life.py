@@ -143,10 +143,8 @@ def test_a_wait_for_room() -> None:
     """From 1 s to 3 s."""
     control = [{**PERIOD, **ROOM, "seconds": at, "footprint_tokens": int(100 * at)} for at in (0.5, 1.5, 2.5, 3.5)]
     waited = told([], [TURN], [], control)[0]
-    assert waited == (
-        "waited for its first admission, 2.00 s: 250 tokens were inside of 1,000 at 2.50 s, with a turn more of each to "
-        "come"
-    )
+    told_why = "250 tokens were inside of 1,000 at 2.50 s, with a turn more of each to come"
+    assert waited == f"waited for its first admission, 2.00 s: {told_why}"
     for unknown in (control[:1], [{**PERIOD, "seconds": 2.0}], [{**row, "pool": "r1"} for row in control]):
         assert told([], [TURN], [], unknown)[0] == "waited for its first admission, 2.00 s"
 
