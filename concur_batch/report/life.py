@@ -10,7 +10,6 @@ from typing import Any
 Row = Mapping[str, Any]
 _SHOWN_CHARACTERS = 80
 _SHOWN_SECONDS = 0.001
-_GENERATED = "generation_started_seconds"
 
 
 def tell(
@@ -81,9 +80,15 @@ def _cached(turn: Row) -> str:
 
 def _why_waited(turn: Row, rows: Sequence[Row]) -> str:
     """By the last period of the wait, where the window bounds tokens."""
-    begin, end = (bisect_right(rows, turn[name], key=_moment) for name in ("started_seconds", _GENERATED))
+    began_seconds = turn["started_seconds"]
+    ended_seconds = began_seconds + turn["pending_seconds"]
+    begin, end = (bisect_right(rows, seconds, key=_moment) for seconds in (began_seconds, ended_seconds))
     last = rows[begin:end][-1:]
     return _inside(last[0]) if last and last[0]["window_tokens"] is not None else ""
+
+
+def _overfull(row: Row) -> bool:
+    return row["window_tokens"] is not None and row["footprint_tokens"] > row["window_tokens"]
 
 
 def _inside(row: Row) -> str:
@@ -119,7 +124,8 @@ def _why_paused(before: Row | None, turn: Row, rows: Sequence[Row]) -> str:
         return given_up
     marking = list(takewhile(lambda row: row["marked"], reversed(rows[:begin])))
     if marking and marking[-1]["window_tokens"] is not None:
-        return _inside(marking[-1])
+        # By the last period in which there were too many; marks then wait for their agents' boundaries.
+        return _inside(next((row for row in marking if _overfull(row)), marking[-1]))
     bounded = [row for row in rows[:begin] if None not in (row["window_before"], row["window_after"])]
     cut = next((row for row in reversed(bounded) if row["window_after"] < row["window_before"]), None)
     if cut is not None and rows[begin - 1]["marked"]:
@@ -129,7 +135,8 @@ def _why_paused(before: Row | None, turn: Row, rows: Sequence[Row]) -> str:
 
 def _why_given_up(before: Row, turn: Row, rows: Sequence[Row]) -> str:
     """Whether the tool wait between the turns was longer than it may hold a place."""
-    since_seconds, until_seconds = before[_GENERATED] + before["generation_seconds"], turn["started_seconds"]
+    since_seconds = before["generation_started_seconds"] + before["generation_seconds"]
+    until_seconds = turn["started_seconds"]
     begin, end = (bisect_right(rows, seconds, key=_moment) for seconds in (since_seconds, until_seconds))
     for row in rows[begin:end]:
         held_seconds = row["hold_seconds"]

@@ -82,11 +82,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
             f"{summary['window_increases']} increases, {summary['window_cuts']} cuts{pools}",
         )
     if summary["footprint_share_max"] is not None:
-        table.add_row(
-            "tokens inside",
-            f"mean {summary['footprint_share_mean']:.2f}, at most {summary['footprint_share_max']:.2f} of the room"
-            f"{pools}",
-        )
+        mean, most = summary["footprint_share_mean"], summary["footprint_share_max"]
+        table.add_row("window", f"tokens inside: mean {mean:.2f}, at most {most:.2f} of the room{pools}")
     table.add_row("pauses", _pauses(summary))
     phases = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in summary["phase_seconds"].items())
     table.add_row("phases", phases or "–")

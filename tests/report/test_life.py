@@ -124,8 +124,10 @@ ROOM = {"window_before": None, "window_after": None, "window_tokens": 1000, "hol
 
 def test_a_pause_where_tokens_are_bounded() -> None:
     cut = ROOM | {"footprint_tokens": 1100, "marked": 2}
-    told = "1,100 tokens were inside of 1,000 at 5.00 s, with a turn more of each to come"
-    assert pause(ROOM, cut, cut | {"footprint_tokens": 1050, "marked": 1}, ROOM) == f"paused, 2.10 s: {told}"
+    told = "paused, 2.10 s: 1,100 tokens were inside of 1,000 at 5.00 s, with a turn more of each to come"
+    left = cut | {"footprint_tokens": 950, "marked": 1}  # the others have paused, this one's turn has not ended
+    assert pause(cut | {"footprint_tokens": 1200}, cut, left, ROOM) == told
+    assert "950 tokens were inside of 1,000 at 5.00 s" in pause(ROOM, left, left, ROOM), "by what was to come"
     assert pause(ROOM, cut, ROOM, ROOM) == "paused, 2.10 s"
 
 

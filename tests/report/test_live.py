@@ -194,7 +194,7 @@ def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
         window_max=None, footprint_share_mean=0.6214, footprint_share_max=1.031, pools=2, pauses=1234, pauses_mean=1.52,
         pauses_max=6, longest_pause_seconds=72.31, pausing_periods=1, wait_gini=0.5,
     )  # fmt: skip
-    assert "mean 0.62, at most 1.03 of the room; over 2 pools" in room
+    assert "tokens inside: mean 0.62, at most 1.03 of the room; over 2 pools" in room
     assert "increases" not in room
     assert "1.23 k in 1 period (1.52 an agent, at most 6), the longest 72.3 s; Gini of waiting 0.50" in room
     untold = printed(cached_device_tokens=None, recomputed_share=None, evicted_tokens=None)
