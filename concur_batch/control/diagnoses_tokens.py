@@ -79,7 +79,8 @@ def few_fill(case: Case) -> Finding | None:
     return Finding(
         "a few agents fill the pool",
         f"in {len(few)} of {len(seen)} periods in which agents waited, {FEW_AGENTS} or fewer were inside; once "
-        f"{worst['places_held']} with {mean_tokens:,} tokens each in a room of {worst['window_tokens']:,}",
+        f"{worst['places_held']} with {mean_tokens:,} tokens each in a room of {worst['window_tokens']:,} "
+        f"of the pool's {worst['pool_tokens'] or 0:,}",
         "contexts are large for the pool, and the engine works for a few at a time",
         "more memory for the pool (more or larger GPUs, fp8 KV, a larger memory fraction), or fewer tokens an agent: "
         "agent.limits.context_tokens, shorter outputs of tools",

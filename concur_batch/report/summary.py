@@ -38,7 +38,7 @@ def summarize(run: Run) -> dict[str, Any]:
     Agents, rewards and failures are over the final rows; agents without one count as unfinished. Turns, tokens and
     tools are all that was done, by agents that have not ended and in attempts that failed as well.
     """
-    turns, tools = run.table("turns", columns=[*_SUMS, "action"]), run.table("tools", columns=["agent_id"])
+    turns, tools = run.table("turns", columns=["agent_id", *_SUMS, "action"]), run.table("tools", columns=["agent_id"])
     final, control = run.agents_final(), run.table("control").sort_by("seconds")
     wanted, seconds = int(run.manifest["agents"]), float(run.manifest.get("seconds") or 0.0)
     sums: dict[str, Any] = {"turns": turns.num_rows, "tool_calls": tools.num_rows}
@@ -71,7 +71,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "output_tokens_per_second": _share(sums["output_tokens"], seconds),
         "turns_per_second": _share(sums["turns"], seconds),
         "loop_lag_p99_seconds": run.manifest.get("loop_lag_p99_seconds"),
-        **_pauses(final, turns),
+        **_pauses(turns),
         **_window(control),
         "phase_seconds": phase_seconds(control),
     }
@@ -94,17 +94,22 @@ def phase_seconds(control: pa.Table) -> dict[str, float]:
     return lasted
 
 
-def _pauses(final: pa.Table, turns: pa.Table) -> dict[str, Any]:
-    """How long and how often agents were paused, and how evenly they waited, for admission, paused and for permits."""
-    waits = zip(
-        *(final[name].to_pylist() for name in ("pending_seconds", "paused_seconds", "queue_seconds")), strict=True
-    )
-    pauses = final["pauses"]
+def _pauses(turns: pa.Table) -> dict[str, Any]:
+    """How often and for how long agents were paused, and how evenly they have waited: over those that have had a turn,
+    each over all its turns."""
+    waits = pc.add(pc.add(turns["pending_seconds"], turns["paused_seconds"]), turns["queue_seconds"])
+    figures = {
+        "agent": turns["agent_id"],
+        "wait": waits,
+        "pauses": pc.cast(pc.greater(turns["paused_seconds"], 0), "int64"),
+    }
+    agents = pa.table(figures).group_by("agent").aggregate([("wait", "sum"), ("pauses", "sum")])
+    pauses = agents["pauses_sum"]
     return {
         "longest_pause_seconds": pc.max(turns["paused_seconds"]).as_py(),
         "pauses_mean": round(pc.mean(pauses).as_py(), 2) if len(pauses) else None,
         "pauses_max": pc.max(pauses).as_py(),
-        "wait_gini": round(gini([sum(parts) for parts in waits]), 3),
+        "wait_gini": round(gini(agents["wait_sum"].to_pylist()), 3),
     }
 
 

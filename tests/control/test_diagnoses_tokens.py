@@ -60,7 +60,7 @@ def test_a_few_agents_fill_the_pool() -> None:
     few = [*bound(9, places_held=4, tool_wait=1), *bound(1, places_held=2, tool_wait=1, footprint_tokens=88_001)]
     evidence = only_evidence(name, few, bound(10), bound(10, places_held=1, pending=0, tool_wait=0))
     assert "in 10 of 20 periods" in evidence
-    assert "once 2 with 44,000 tokens each in a room of 90,000" in evidence
+    assert "once 2 with 44,000 tokens each in a room of 90,000 of the pool's 100,000" in evidence
     assert named(few, bound(11)) == []
     assert named(bound(20, places_held=5, tool_wait=1)) == []
     assert named(bound(4, places_held=1, tool_wait=0), bound(4, pending=0)) == []
