@@ -27,7 +27,7 @@ PURE = [
     "hub/environment.py", "doctor/finding.py", "doctor/trial.py",
     *[f"export/{path.name}" for path in (PACKAGE / "export").glob("*.py")
       if path.name not in ("assembly.py", "export.py", "forms.py", "publishing.py", "shards.py")],
-    "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
+    "report/fairness.py", "report/phases.py", "report/text.py", "report/life.py", "report/standing.py",
     "bench/chaos/plan.py", "bench/chaos/comparison.py",
     "bench/agent.py", "bench/batch.py", "bench/crowd.py", "bench/plan.py", "bench/reading.py", "bench/same_work.py",
     "bench/fit.py", "bench/forecast.py", "bench/forecast_table.py", "bench/plans.py", "bench/prediction.py",

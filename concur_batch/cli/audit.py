@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ from concur_batch.cli.refusal import refuse
 from concur_batch.control.audit import audit as diagnose
 from concur_batch.control.audit import by_pool, operator_changes
 from concur_batch.control.finding import LEAST_PERIODS, Finding, Row
-from concur_batch.report.text import sparkline
+from concur_batch.report.text import amount, counted, sparkline
 from concur_batch.trace.files import TraceError
 from concur_batch.trace.reading import Run
 
@@ -55,17 +56,31 @@ def audit(run: Annotated[Path, typer.Argument(help="The run's directory.")]) -> 
 
 
 def _trajectory(rows: Sequence[Row]) -> list[str]:
-    """W from the first period to the last, in figures and as bars; nothing where nothing bounds it."""
+    """W from the first period to the last, in figures and as bars, and what was inside as a share of the room where W
+    bounds tokens; nothing where nothing is bounded."""
+    lines = []
     windows = [float(row["window_after"]) for row in rows if row["window_after"] is not None]
-    if not windows:
-        return []
-    branches = Counter(row["branch"] for row in rows)
-    bars = min(_BARS, len(windows))
-    return [
-        f"W {windows[0]:.0f} to {windows[-1]:.0f}, least {min(windows):.0f}, most {max(windows):.0f}, "
-        f"increases {branches['grow']}, cuts {branches['cut']}",
-        sparkline([windows[bar * len(windows) // bars] for bar in range(bars)], bars),
-    ]
+    if windows:
+        branches = Counter(row["branch"] for row in rows)
+        figures = f"W {windows[0]:.0f} to {windows[-1]:.0f}, least {min(windows):.0f}, most {max(windows):.0f}"
+        lines += [f"{figures}, increases {branches['grow']}, cuts {branches['cut']}", _bars(windows)]
+    rooms = [row for row in rows if row["window_tokens"]]
+    if rooms:
+        filled = [row["footprint_tokens"] / row["window_tokens"] for row in rooms]
+        pauses, periods = sum(row["paused_in_period"] for row in rows), sum(row["paused_in_period"] > 0 for row in rows)
+        lines.append(
+            f"tokens inside: {mean(filled):.2f} of the room, least {min(filled):.2f}, most {max(filled):.2f}; "
+            f"room {amount(rooms[0]['window_tokens'])} to {amount(rooms[-1]['window_tokens'])}; "
+            f"{counted(pauses, 'pause')} in {counted(periods, 'period')}"
+        )
+        lines.append(_bars(filled))
+    return lines
+
+
+def _bars(values: Sequence[float]) -> str:
+    """The whole way, however long."""
+    bars = min(_BARS, len(values))
+    return sparkline([values[bar * len(values) // bars] for bar in range(bars)], bars)
 
 
 def _print(findings: Sequence[Finding]) -> None:

@@ -181,10 +181,14 @@ class Controller:
         ended = self._loop is not None and self._loop.done() and not self._loop.cancelled()
         admission = self._governor.admission
         counts = admission.counts()
-        capacities = [window.capacity for window in admission.windows.values()]
+        windows = admission.windows.values()
+        capacities = [window.capacity for window in windows]
+        rooms = [window.room.admit_tokens for window in windows if window.room is not None]
         return {
             **overview(list(self._governor.last_rows.values())),
             "window": None if None in capacities else sum(capacity or 0 for capacity in capacities),
+            "window_tokens": sum(rooms) if len(rooms) == len(windows) else None,
+            "footprint_tokens": sum(window.footprint_tokens for window in windows),
             "pools": self._governor.last_rows,
             "silent_pools": self._governor.silent(),
             "drifts": self._governor.drifts(),

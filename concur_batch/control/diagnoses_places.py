@@ -36,7 +36,7 @@ def forced(case: Case) -> Finding | None:
     beyond = [row["places_held"] - row["window_after"] for row in case.rows if row["window_after"] is not None]
     return Finding(
         "agents are let in beyond the window",
-        f"{count} of {resumed} resumptions; up to {max(beyond, default=0)} more places were held than W",
+        f"{count} of {resumed} resumptions" + (f"; up to {max(beyond)} more places were held than W" if beyond else ""),
         "pauses last longer than control.extensions.longest_pause_seconds allows: too many agents for the window",
         "raise control.extensions.longest_pause_seconds, or use control.resume_age_seconds, which keeps to the window",
     )
@@ -63,7 +63,8 @@ def idle_window(case: Case) -> Finding | None:
         f"for {sum(seconds):.0f} s, {max(seconds):.0f} s at a time, {IDLE_SHARE:.0%} or more of the places were held "
         f"in tool wait, once {_in_tools(worst)} of {worst['places_held']} while {waiting(worst)} agents waited",
         "tools hang, or take far longer than generations",
-        "set control.extensions.longest_tool_wait_seconds (or lower it), a shorter tool deadline, or a larger window",
+        "set control.extensions.longest_tool_wait_seconds (control.hold_seconds of token_window) or lower it, a "
+        "shorter tool deadline, or a larger window",
     )
 
 
@@ -116,7 +117,7 @@ def overshoot(case: Case) -> Finding | None:
 
 def starves(agents: Sequence[Row]) -> Finding | None:
     """Some agents were paused very much longer than the others. `agents`: final rows of the whole run."""
-    paused = sorted(row["paused_seconds"] for row in agents if row["pauses"])
+    paused = sorted(row["paused_seconds"] for row in agents if row["paused_seconds"] > 0)
     if len(paused) < LEAST_PERIODS or paused[-1] < STARVED_TIMES_MEDIAN * paused[len(paused) // 2]:
         return None
     worst = max(agents, key=lambda row: row["paused_seconds"])
@@ -125,7 +126,8 @@ def starves(agents: Sequence[Row]) -> Finding | None:
         f"{worst['agent_id']} was paused for {worst['paused_seconds']:.0f} s in {worst['pauses']} pauses; "
         f"the median of paused agents is {paused[len(paused) // 2]:.1f} s",
         "the same agents are paused first, again and again",
-        "set control.max_consecutive_pauses or control.resume_age_seconds, or a larger control.min_window",
+        "set control.extensions.longest_pause_seconds, or of the law control.max_consecutive_pauses, "
+        "control.resume_age_seconds or a larger control.min_window",
     )
 
 

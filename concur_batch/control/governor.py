@@ -225,6 +225,7 @@ class Governor:
         drift = pool.drift.drift()
         pool.drift_note = drift.note if drift else ""
         waiting = counts[State.PENDING] + counts[State.PAUSED] + counts[State.QUEUED]
+        hold_seconds = window.longest_tool_wait_seconds
         return {
             "period": self._period,
             "seconds": now_seconds,
@@ -233,6 +234,8 @@ class Governor:
             "window_before": verdict.before,
             "window_after": verdict.after,
             "window_tokens": verdict.room.admit_tokens if verdict.room else None,
+            "pool_share": verdict.room.pool_share if verdict.room else None,
+            "hold_seconds": hold_seconds if hold_seconds is not None and math.isfinite(hold_seconds) else None,
             "branch": verdict.branch.value,
             "reason": verdict.reason,
             "changes": "; ".join(self._changes) or None,
@@ -243,6 +246,8 @@ class Governor:
             "request_input_tokens": spent.input_tokens,
             "request_device_hit_tokens": spent.device_hit_tokens,
             "recomputed_tokens": spent.recomputed_tokens,
+            "kept_tokens": spent.kept_tokens,
+            "lost_tokens": spent.lost_tokens,
             "drift_hit_rate": drift.hit_rate_difference if drift else None,
             "drift_lookups": drift.load_ratio if drift else None,
             "in_flight_requests": counts[State.ACTIVE],
@@ -253,6 +258,7 @@ class Governor:
             "adrift": len(window.adrift),
             "history_tokens": window.history_tokens,
             "footprint_tokens": window.footprint_tokens,
+            "idle_tokens": window.idle_tokens,
             "admitted_in_period": moves.admitted,
             "resumed_in_period": moves.resumed,
             "paused_in_period": moves.paused,

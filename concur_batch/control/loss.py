@@ -39,6 +39,10 @@ class Loss:
         """Of what had been computed for agents with places, how much was recomputed, of late."""
         return self._lost / self._kept if self._kept else 0.0
 
+    def pass_over(self, now_seconds: float) -> None:
+        """Leave out a period in which nothing was bounded: what was lost then says nothing."""
+        self._at_seconds = now_seconds
+
     def add(self, now_seconds: float, spent: Spent, idle_share: float, *, wanted: bool) -> None:
         """End a period; `wanted`: agents wait for room. What is lost in long tool waits is no sign of a small pool: the
         more of the tokens inside are idle (`idle_share`), the less a loss tells."""

@@ -44,14 +44,15 @@ class Tokens:
 
     def step(self, capacity: int | None, sample: Sample, load: Load) -> Verdict:
         self.prefill.add(load.seconds, sample.computed_tokens or 0)
-        idle_share = load.idle_tokens / load.footprint_tokens if load.footprint_tokens else 0.0
-        self.loss.add(load.seconds, load.spent, idle_share, wanted=load.waiting > 0)
         if load.pool_tokens is None:
             return self._blind(capacity)
         hold_seconds = self._hold_seconds(load.pool_tokens - load.shared_tokens, load)
         if hold_seconds == 0:
             # All is computed anew anyway: the engine's own queue does as well, and without pauses.
+            self.loss.pass_over(load.seconds)
             return Verdict(capacity, None, Branch.HOLD, "tools take so long that no place is worth holding")
+        idle_share = load.idle_tokens / load.footprint_tokens if load.footprint_tokens else 0.0
+        self.loss.add(load.seconds, load.spent, idle_share, wanted=load.waiting > 0)
         room = self._room(load.pool_tokens, 1 + _STRETCH * idle_share**3, hold_seconds)
         return Verdict(capacity, None, self._branch(room, load), self._reason(room, load, idle_share), room)
 
@@ -70,7 +71,8 @@ class Tokens:
 
     def _room(self, pool_tokens: int, stretch: float, hold_seconds: float | None) -> Room:
         tokens = stretch * self.loss.share * pool_tokens
-        return Room(int(self.admit_share * tokens), int(self.pause_share * tokens), hold_seconds, _TURNS_AHEAD)
+        bounds = int(self.admit_share * tokens), int(self.pause_share * tokens)
+        return Room(*bounds, hold_seconds, _TURNS_AHEAD, self.loss.share)
 
     @staticmethod
     def _branch(room: Room, load: Load) -> Branch:

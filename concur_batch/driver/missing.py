@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from concur_batch.engine.protocol import EngineInfo
-from concur_batch.workload.schema import AnyControl, Concur
+from concur_batch.workload.schema import AnyControl, Concur, TokenWindow
 
 
 def missing_notes(infos: Sequence[EngineInfo], control: AnyControl) -> list[str]:
@@ -19,7 +19,7 @@ def missing_notes(infos: Sequence[EngineInfo], control: AnyControl) -> list[str]
             effects["hit rate"] = "H is that of the requests' own cached tokens"
         elif isinstance(control, Concur):
             effects["hit rate"] = "the window grows by U and is never cut; set control.max_window, or a cap"
-    elif "KV usage" in missing and isinstance(control, Concur):
+    elif "KV usage" in missing and isinstance(control, Concur | TokenWindow):
         stays = f"the window stays at {control.initial_window} (control.initial_window)"
         effects["KV usage"] = f"{stays}: set engine.pool_tokens, or a cap (control.policy: agent_cap)"
     return [

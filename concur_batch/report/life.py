@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise, takewhile
 from typing import Any
 
 Row = Mapping[str, Any]
@@ -29,27 +30,30 @@ def tell(
         if len(numbers) > 1:
             yield (ends[0]["started_seconds"] if ends else own[0]["started_seconds"], f"attempt {number}")
         pool = own[0]["replica"] if own else ""
-        for turn in own:
+        for before, turn in pairwise((None, *own)):
+            assert turn is not None, "only the first has none before it"
+            home, there = pools.get(pool, []), pools.get(turn["replica"], [])
             if turn["paused_seconds"] >= _SHOWN_SECONDS:
-                yield turn["started_seconds"], _pause(turn, pools.get(pool, []), pools.get(turn["replica"], []))
+                yield turn["started_seconds"], _pause(before, turn, home, there)
             if turn["replica"] != pool:
                 yield turn["generation_started_seconds"], f"moved from pool {pool} to {turn['replica']}"
                 pool = turn["replica"]
             calls = [row for row in tools if row["attempt"] == number and row["turn"] == turn["turn"]]
-            yield from _turn(turn, sorted(calls, key=lambda row: row["call"]))
+            yield from _turn(turn, sorted(calls, key=lambda row: row["call"]), there)
         for end in ends:
             yield end["ended_seconds"], _end(end)
         if not ends:
             yield own[-1]["ended_seconds"], "has not ended"
 
 
-def _turn(turn: Row, calls: Sequence[Row]) -> Iterator[tuple[float, str]]:
+def _turn(turn: Row, calls: Sequence[Row], there: Sequence[Row]) -> Iterator[tuple[float, str]]:
     for name, what in (
         ("pending_seconds", "waited to be admitted anew" if turn["turn"] else "waited for its first admission"),
         ("queue_seconds", "waited for a permit"),
     ):
         if turn[name] >= _SHOWN_SECONDS:
-            yield turn["started_seconds"], f"{what}, {turn[name]:.2f} s"
+            why = _why_waited(turn, there) if name == "pending_seconds" else ""
+            yield turn["started_seconds"], f"{what}, {turn[name]:.2f} s" + (f": {why}" if why else "")
     recomputed = f", {turn['recomputed_tokens']:,} computed again" if turn["recomputed_tokens"] else ""
     retries = f", {turn['request_attempts']} tries" if turn["request_attempts"] > 1 else ""
     yield (
@@ -74,9 +78,28 @@ def _cached(turn: Row) -> str:
     return f"{turn['cached_device_tokens'] + turn['cached_host_tokens']:,}"
 
 
-def _pause(turn: Row, home: Sequence[Row], there: Sequence[Row]) -> str:
-    """A pause before a turn. `home` and `there`: rows of the pool that it was in and of the one where it goes on."""
-    why = _why_paused(turn["started_seconds"], home)
+def _why_waited(turn: Row, rows: Sequence[Row]) -> str:
+    """By the last period of the wait, where the window bounds tokens."""
+    began_seconds = turn["started_seconds"]
+    ended_seconds = began_seconds + turn["pending_seconds"]
+    begin, end = (bisect_right(rows, seconds, key=_moment) for seconds in (began_seconds, ended_seconds))
+    last = rows[begin:end][-1:]
+    return _inside(last[0]) if last and last[0]["window_tokens"] is not None else ""
+
+
+def _overfull(row: Row) -> bool:
+    return row["window_tokens"] is not None and row["footprint_tokens"] > row["window_tokens"]
+
+
+def _inside(row: Row) -> str:
+    tokens = f"{row['footprint_tokens']:,} tokens were inside of {row['window_tokens']:,}"
+    return f"{tokens} at {row['seconds']:.2f} s, with a turn more of each to come"
+
+
+def _pause(before: Row | None, turn: Row, home: Sequence[Row], there: Sequence[Row]) -> str:
+    """A pause between two turns. `home` and `there`: rows of the pool that it was in and of the one where it goes
+    on."""
+    why = _why_paused(before, turn, home)
     # Agents are let in beyond the window only as a period ends.
     ended_seconds = turn["started_seconds"] + turn["paused_seconds"]
     last = there[: bisect_right(there, ended_seconds, key=_moment)][-1:]
@@ -88,19 +111,38 @@ def _pause(turn: Row, home: Sequence[Row], there: Sequence[Row]) -> str:
     )
 
 
-def _why_paused(seconds: float, rows: Sequence[Row]) -> str:
-    """From the periods around the pause's begin; empty where they do not tell."""
-    begin = bisect_right(rows, seconds, key=_moment)
+def _why_paused(before: Row | None, turn: Row, rows: Sequence[Row]) -> str:
+    """From the periods around the pause's begin, and those of the tool wait before; empty where they do not tell."""
+    begin = bisect_right(rows, turn["started_seconds"], key=_moment)
     around = rows[max(begin - 1, 0) : begin + 1]
     states = {row["pool_state"] for row in around}
     if "suspended" in states:
         return "the run was suspended"
     if states & {"closed", "suspect"}:
         return "its pool was down"
+    if before is not None and (given_up := _why_given_up(before, turn, rows)):
+        return given_up
+    marking = list(takewhile(lambda row: row["marked"], reversed(rows[:begin])))
+    if marking and marking[-1]["window_tokens"] is not None:
+        # By the last period in which there were too many; marks then wait for their agents' boundaries.
+        return _inside(next((row for row in marking if _overfull(row)), marking[-1]))
     bounded = [row for row in rows[:begin] if None not in (row["window_before"], row["window_after"])]
     cut = next((row for row in reversed(bounded) if row["window_after"] < row["window_before"]), None)
     if cut is not None and rows[begin - 1]["marked"]:
         return f"W went from {cut['window_before']} to {cut['window_after']} at {cut['seconds']:.2f} s"
+    return ""
+
+
+def _why_given_up(before: Row, turn: Row, rows: Sequence[Row]) -> str:
+    """Whether the tool wait between the turns was longer than it may hold a place."""
+    since_seconds = before["generation_started_seconds"] + before["generation_seconds"]
+    until_seconds = turn["started_seconds"]
+    begin, end = (bisect_right(rows, seconds, key=_moment) for seconds in (since_seconds, until_seconds))
+    for row in rows[begin:end]:
+        held_seconds = row["hold_seconds"]
+        if held_seconds is not None and row["seconds"] - since_seconds >= held_seconds:
+            waited_seconds = until_seconds - since_seconds
+            return f"its tools took {waited_seconds:.2f} s, and a place was held for {held_seconds:.2f} s"
     return ""
 
 

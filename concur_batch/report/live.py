@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from concur_batch.driver.snapshot import Snapshot
-from concur_batch.report.text import amount, duration, share, sparkline
+from concur_batch.report.text import amount, duration, share, sparkline, window_width
 
 _SPARK_WIDTH = 40
 _LINE_SECONDS = 5.0
@@ -60,8 +60,10 @@ class LiveView:
         self._live.__exit__(kind, error, trace)
 
     def show(self, snapshot: Snapshot) -> None:
-        window = snapshot.control.get("window")
-        self._windows.append(float(window if window is not None else snapshot.control.get("places_held") or 0))
+        control = snapshot.control
+        told = "footprint_tokens" if control.get("window_tokens") is not None else "window"
+        width = control.get(told)
+        self._windows.append(float(width if width is not None else control.get("places_held") or 0))
         self._live.update(self._render(snapshot))
         self._last = snapshot
 
@@ -93,9 +95,8 @@ class LiveView:
                 if name != "queued" or control.get(name)
             ),
         )
-        window = control.get("window")
         bars = sparkline(list(self._windows), _SPARK_WIDTH)
-        lines.add_row("window", f"W [b]{'∞' if window is None else window}[/b]   [green]{bars}[/green]")
+        lines.add_row("window", f"W [b]{_width(control)}[/b]   [green]{bars}[/green]")
         pools = control.get("pools") or {}
         if len(pools) > 1:
             lines.add_row("pools", "\n".join(_pool(row) for row in pools.values()))
@@ -156,10 +157,9 @@ class LineView:
 
     def _line(self, snapshot: Snapshot) -> None:
         control, sums = snapshot.control, snapshot.sums
-        window = control.get("window")
         self._print(
             f"{duration(snapshot.seconds):>8}  ended {snapshot.ended}/{snapshot.agents}"
-            f"  W {'inf' if window is None else window}"
+            f"  W {_width(control, 'inf')}"
             f"  active {control.get('active', 0)}  tool wait {control.get('tool_wait', 0)}"
             f"  paused {control.get('paused', 0)}  pending {control.get('pending', 0)}"
             f"  U {share(control.get('usage'))}  H {share(control.get('hit_rate'))}  {control.get('phase', '–')}"
@@ -175,8 +175,13 @@ def make_view(console: Console, title: str) -> View:
     return LiveView(console, title) if console.is_terminal else LineView(console, title)
 
 
+def _width(control: Mapping[str, Any], unbounded: str = "∞") -> str:
+    places, tokens = control.get("window"), control.get("window_tokens")
+    return window_width(places, tokens, control.get("footprint_tokens"), unbounded)
+
+
 def _pool(row: Mapping[str, Any]) -> str:
-    window = "∞" if row["window_after"] is None else row["window_after"]
+    window = window_width(row["window_after"], row["window_tokens"], row["footprint_tokens"])
     state = "" if row["pool_state"] == "open" else f"   [yellow]{row['pool_state']}[/yellow]"
     return (
         f"{row['pool']}   W [b]{window}[/b]   held {row['places_held']}   U {share(row['usage'])}   "

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from concur_batch.driver.snapshot import control_notes
 from concur_batch.report.columns import columns
-from concur_batch.report.text import amount, duration, share
+from concur_batch.report.text import amount, duration, share, window_width
 
 Row = Mapping[str, Any]
 
@@ -90,6 +90,8 @@ def _window(row: Row) -> dict[str, Any]:
     return {
         "pool": row["pool"],
         "window": row["window_after"],
+        "window_tokens": row["window_tokens"],
+        "footprint_tokens": row["footprint_tokens"],
         "places_held": row["places_held"],
         "waiting": sum(row[state] for state in WAITING),
         "usage": row["usage"],
@@ -150,7 +152,7 @@ def _head(picture: Row) -> list[Text]:
 def _windows(windows: Iterable[Row]) -> Table:
     table = columns(("pool", "W", "held", "waiting", "U", "H", "state"), right=("W", "held", "waiting", "U", "H"))
     for window in windows:
-        width = "∞" if window["window"] is None else str(window["window"])
+        width = window_width(window["window"], window["window_tokens"], window["footprint_tokens"])
         figures = (
             str(window["places_held"]),
             str(window["waiting"]),

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from concur_batch.report.fairness import gini
 from concur_batch.report.phases import leading_phase
 from concur_batch.trace.reading import Run
 
@@ -37,7 +38,7 @@ def summarize(run: Run) -> dict[str, Any]:
     Agents, rewards and failures are over the final rows; agents without one count as unfinished. Turns, tokens and
     tools are all that was done, by agents that have not ended and in attempts that failed as well.
     """
-    turns, tools = run.table("turns", columns=[*_SUMS, "action"]), run.table("tools", columns=["agent_id"])
+    turns, tools = run.table("turns", columns=["agent_id", *_SUMS, "action"]), run.table("tools", columns=["agent_id"])
     final, control = run.agents_final(), run.table("control").sort_by("seconds")
     wanted, seconds = int(run.manifest["agents"]), float(run.manifest.get("seconds") or 0.0)
     sums: dict[str, Any] = {"turns": turns.num_rows, "tool_calls": tools.num_rows}
@@ -70,6 +71,7 @@ def summarize(run: Run) -> dict[str, Any]:
         "output_tokens_per_second": _share(sums["output_tokens"], seconds),
         "turns_per_second": _share(sums["turns"], seconds),
         "loop_lag_p99_seconds": run.manifest.get("loop_lag_p99_seconds"),
+        **_pauses(turns),
         **_window(control),
         "phase_seconds": phase_seconds(control),
     }
@@ -92,12 +94,35 @@ def phase_seconds(control: pa.Table) -> dict[str, float]:
     return lasted
 
 
+def _pauses(turns: pa.Table) -> dict[str, Any]:
+    """How often and for how long agents were paused, and how evenly they have waited: over those that have had a turn,
+    each over all its turns."""
+    waits = pc.add(pc.add(turns["pending_seconds"], turns["paused_seconds"]), turns["queue_seconds"])
+    figures = {
+        "agent": turns["agent_id"],
+        "wait": waits,
+        "pauses": pc.cast(pc.greater(turns["paused_seconds"], 0), "int64"),
+    }
+    agents = pa.table(figures).group_by("agent").aggregate([("wait", "sum"), ("pauses", "sum")])
+    pauses = agents["pauses_sum"]
+    return {
+        "longest_pause_seconds": pc.max(turns["paused_seconds"]).as_py(),
+        "pauses_mean": round(pc.mean(pauses).as_py(), 2) if len(pauses) else None,
+        "pauses_max": pc.max(pauses).as_py(),
+        "wait_gini": round(gini(agents["wait_sum"].to_pylist()), 3),
+    }
+
+
 def _window(control: pa.Table) -> dict[str, Any]:
-    """Over all pools: a period's window is the sum of theirs, increases, cuts and stale periods count for each."""
+    """Over all pools: a period's window is the sum of theirs, increases, cuts and stale periods count for each. Where
+    tokens are bounded, `footprint_share` is what is inside over the room to admit."""
     periods = control.group_by("seconds").aggregate([("window_after", "sum")])
     windows = [window for window in periods["window_after_sum"].to_pylist() if window is not None]
     before = control["window_before"].to_pylist()
     steps = [after - old for old, after in zip(before, control["window_after"].to_pylist(), strict=True) if after]
+    rooms = control.filter(pc.field("window_tokens") > 0).group_by("seconds")
+    tokens = rooms.aggregate([("footprint_tokens", "sum"), ("window_tokens", "sum")])
+    filled = pc.divide(pc.cast(tokens["footprint_tokens_sum"], pa.float64()), tokens["window_tokens_sum"])
     return {
         "pools": pc.count_distinct(control["pool"]).as_py(),
         "control_periods": periods.num_rows,
@@ -107,6 +132,9 @@ def _window(control: pa.Table) -> dict[str, Any]:
         "window_max": max(windows, default=None),
         "window_increases": sum(step > 0 for step in steps),
         "window_cuts": sum(step < 0 for step in steps),
+        "footprint_share_mean": round(pc.mean(filled).as_py(), 4) if len(filled) else None,
+        "footprint_share_max": round(pc.max(filled).as_py(), 4) if len(filled) else None,
+        "pausing_periods": len(pc.unique(control.filter(pc.field("paused_in_period") > 0)["seconds"])),
         "evicted_tokens": _sum(control, "evicted_tokens"),
         "usage_max": pc.max(control["usage"]).as_py(),
         "occupancy_max": pc.max(control["occupancy"]).as_py(),

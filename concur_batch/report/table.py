@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from concur_batch.report.text import amount, duration, share
+from concur_batch.report.text import amount, counted, duration, share
 
 
 def plan_table(plan: Mapping[str, Any]) -> Group:
@@ -74,13 +74,29 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         f"hit rate {hit_rate}{host}, recomputed {recomputed} of prefill, "
         + ("evictions not told" if evicted is None else f"{amount(evicted)} tokens evicted"),
     )
+    pools = f"; over {summary['pools']} pools" if summary["pools"] > 1 else ""
     if summary["window_max"] is not None:
         table.add_row(
             "window",
             f"{summary['window_min']} to {summary['window_max']}, mean {summary['window_mean']:g}; "
-            f"{summary['window_increases']} increases, {summary['window_cuts']} cuts, {summary['pauses']} pauses"
-            + (f"; over {summary['pools']} pools" if summary["pools"] > 1 else ""),
+            f"{summary['window_increases']} increases, {summary['window_cuts']} cuts{pools}",
         )
+    if summary["footprint_share_max"] is not None:
+        mean, most = summary["footprint_share_mean"], summary["footprint_share_max"]
+        table.add_row("window", f"tokens inside: mean {mean:.2f}, at most {most:.2f} of the room{pools}")
+    table.add_row("pauses", _pauses(summary))
     phases = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in summary["phase_seconds"].items())
     table.add_row("phases", phases or "–")
     return table
+
+
+def _pauses(summary: Mapping[str, Any]) -> str:
+    even = f"Gini of waiting {summary['wait_gini']:.2f}"
+    if not summary["pauses"]:
+        return f"none; {even}"
+    mean, most = summary["pauses_mean"], summary["pauses_max"]
+    each = "" if mean is None else f" ({mean:g} an agent, at most {most})"
+    return (
+        f"{amount(summary['pauses'])} in {counted(summary['pausing_periods'], 'period')}{each}, "
+        f"the longest {summary['longest_pause_seconds']:.1f} s; {even}"
+    )

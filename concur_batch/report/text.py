@@ -27,6 +27,13 @@ def share(value: float | None, unknown: str = "–") -> str:
     return unknown if value is None else f"{value:.2f}"
 
 
+def window_width(places: int | None, tokens: int | None, footprint_tokens: int | None, unbounded: str = "∞") -> str:
+    """A window: 12 agents, 1.2 M of 1.6 M tokens inside where it bounds those, or what stands for one without bound."""
+    if tokens is not None:
+        return f"{amount(footprint_tokens or 0)} of {amount(tokens)} tokens inside"
+    return unbounded if places is None else str(places)
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
     """The last values as bars between zero and their greatest."""
     shown = values[-width:]

@@ -129,6 +129,8 @@ CONTROL = pa.schema(
         pa.field("window_before", pa.int64()),  # null: unbounded
         pa.field("window_after", pa.int64()),
         pa.field("window_tokens", pa.int64()),  # what the window bounds in tokens; null: nothing
+        pa.field("pool_share", pa.float64()),  # of the pool, how much that window relies on
+        pa.field("hold_seconds", pa.float64()),  # a longer tool wait gives its place up; null: none does
         pa.field("branch", pa.string(), nullable=False),  # grow | cut | hold | fixed
         pa.field("reason", pa.string(), nullable=False),
         pa.field("changes", pa.string()),  # what `concur ctl` changed since the row before
@@ -168,6 +170,8 @@ CONTROL = pa.schema(
         pa.field("request_input_tokens", pa.int64(), nullable=False),
         pa.field("request_device_hit_tokens", pa.int64(), nullable=False),
         pa.field("recomputed_tokens", pa.int64(), nullable=False),
+        pa.field("kept_tokens", pa.int64()),  # computed before, for agents that have kept their places since
+        pa.field("lost_tokens", pa.int64()),  # of these, recomputed
         pa.field("drift_hit_rate", pa.float64()),  # H of the engine - H of the requests, over the last periods
         pa.field("drift_lookups", pa.float64()),  # looked-up tokens of the engine / of the requests
         # What the orchestrator knows itself. Agents that no pool holds anything of count in every pool's row.
@@ -183,6 +187,7 @@ CONTROL = pa.schema(
         pa.field("adrift", pa.int64(), nullable=False),  # run on without a place until their next boundary
         pa.field("history_tokens", pa.int64(), nullable=False),  # of the agents that hold places
         pa.field("footprint_tokens", pa.int64()),  # the same, with what all have in common once
+        pa.field("idle_tokens", pa.int64()),  # of these, what agents in tool wait have of their own
         pa.field("admitted_in_period", pa.int64(), nullable=False),
         pa.field("resumed_in_period", pa.int64(), nullable=False),
         pa.field("paused_in_period", pa.int64(), nullable=False),

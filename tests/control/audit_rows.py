@@ -6,7 +6,7 @@ from typing import Any
 
 from concur_batch.control.audit import audit
 from concur_batch.control.finding import Finding
-from concur_batch.workload.schema import AgentCap, Concur, NoControl, RequestCap, Steady
+from concur_batch.workload.schema import AgentCap, Concur, NoControl, RequestCap, Steady, TokenWindow
 
 Rows = list[dict[str, Any]]
 
@@ -17,12 +17,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "agent_cap": AgentCap(policy="agent_cap", **CAP).model_dump(),
     "concur": Concur(policy="concur").model_dump(),
     "steady": Steady(policy="steady").model_dump(),
+    "token_window": TokenWindow(policy="token_window").model_dump(),
 }
 AGENTS: Rows = [{"agent_id": f"a{number}", "paused_seconds": 0.0, "pauses": 0} for number in range(100)]
 # A full window of a pool that is well used.
 HEALTHY: dict[str, Any] = {
-    "window_tokens": None,
-    "footprint_tokens": 0,
+    "window_tokens": None, "pool_share": None, "hold_seconds": None, "footprint_tokens": 70_000,
+    "idle_tokens": 30_000, "kept_tokens": 4_000, "lost_tokens": 20,
     "pool": "r0", "policy": "concur", "window_before": 40, "window_after": 40, "branch": "hold", "reason": "",
     "changes": None, "phase": "middle", "pool_state": "open", "usage": 0.4, "hit_rate": 0.8, "raw_usage": 0.4,
     "raw_hit_rate": 0.8, "occupancy": 0.95, "stale": False, "estimated": False, "restarted": False,
@@ -37,6 +38,18 @@ HEALTHY: dict[str, Any] = {
     "admitted_in_period": 0, "resumed_in_period": 0, "paused_in_period": 0, "completed_in_period": 0,
     "forced_in_period": 0,
 }  # fmt: skip
+
+
+# The same of a pool whose window bounds tokens.
+ROOM: dict[str, Any] = {
+    "policy": "token_window", "window_before": None, "window_after": None, "window_tokens": 90_000, "pool_share": 1.0,
+    "hold_seconds": 30.0, "footprint_tokens": 81_000,
+}  # fmt: skip
+
+
+def bounds(policy: str) -> dict[str, Any]:
+    """Of a healthy window under the policy, what differs from the law's."""
+    return ROOM if policy == "token_window" else {}
 
 
 def rows(count: int, **changes: Any) -> Rows:

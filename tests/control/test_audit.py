@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from audit_rows import AGENTS, HEALTHY, SETTINGS, Rows, cut, found, names, only, rows
+from audit_rows import AGENTS, HEALTHY, ROOM, SETTINGS, Rows, bounds, cut, found, names, only, rows
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +23,9 @@ def test_the_helper_knows_all_columns() -> None:
 
 @pytest.mark.parametrize("policy", SETTINGS)
 def test_a_healthy_run_has_none(policy: str) -> None:
-    assert names(rows(8, phase="warmup", branch="grow", usage=0.1), rows(60), rows(3, pending=0), policy=policy) == []
+    bound = bounds(policy)
+    warmup = rows(8, **bound, phase="warmup", branch="grow", usage=0.1)
+    assert names(warmup, rows(60, **bound), rows(3, **bound, pending=0), policy=policy) == []
 
 
 def side_by_side(first: Rows, second: Rows) -> Rows:
@@ -49,6 +51,8 @@ def test_starvation_is_of_the_run() -> None:
     agents: Rows = [{"agent_id": f"a{number}", "paused_seconds": 2.0, "pauses": 1} for number in range(10)]
     agents[3] = {"agent_id": "unlucky", "paused_seconds": 90.0, "pauses": 7}
     assert only(side_by_side(rows(10), rows(10)), agents=agents).pool is None
+    at_once: Rows = [{**row, "paused_seconds": 0.0} for row in agents]
+    assert names(rows(10), agents=at_once) == [], "a pause that takes no time is none"
 
 
 def test_the_operators_changes_are_listed_once() -> None:
@@ -104,16 +108,23 @@ PERIODS = st.lists(
             "forced_in_period": st.integers(0, 9),
             "window_before": st.integers(1, 50),
             "window_after": st.integers(1, 50),
+            "window_tokens": st.none() | st.integers(0, 1000),
+            "pool_share": st.none() | st.floats(0.2, 1),
+            "hold_seconds": st.none() | st.floats(0, 100),
+            "footprint_tokens": st.integers(0, 2000),
+            "kept_tokens": st.none() | st.integers(0, 1000),
+            "lost_tokens": st.none() | st.integers(0, 1000),
         }
     ),
     max_size=12,
 )
 
 
-@given(PERIODS, st.sampled_from(["concur", "steady", "agent_cap", "none"]))
-def test_any_table_can_be_audited(periods: Rows, policy: str) -> None:
-    unbounded = {"window_before": None, "window_after": None} if policy == "none" else {}
-    findings = found([{**HEALTHY, **row, **unbounded} for row in periods], policy=policy)
+@given(PERIODS, st.sampled_from(["concur", "steady", "agent_cap", "none", "token_window"]), st.integers(0, 40))
+def test_any_table_can_be_audited(periods: Rows, policy: str, pauses: int) -> None:
+    unbounded = {"window_before": None, "window_after": None} if policy in ("none", "token_window") else {}
+    agents: Rows = [{**AGENTS[0], "pauses": pauses}, *AGENTS[1:]]
+    findings = found([{**HEALTHY, **row, **unbounded} for row in periods], policy=policy, agents=agents)
     assert len({finding.name for finding in findings}) == len(findings)
     assert all(finding.evidence and finding.cause and finding.change for finding in findings)
 
@@ -144,6 +155,18 @@ def test_the_verb_shows_each_windows_way_the_changes_and_the_findings(
     assert lines[3] == "r1: W 7 to 7, least 7, most 7, increases 0, cuts 0"
     assert lines[5] == "changed at 7.00 s: control.u_high [bold] 0.6"
     assert "r1: the window never binds" in told
+
+
+def test_the_verb_where_tokens_are_bounded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filling = [row for part in range(10) for row in rows(1, **ROOM | {"footprint_tokens": 9_000 * (part + 1)})]
+    over = rows(2, **ROOM | {"footprint_tokens": 90_000, "window_tokens": 45_000}, paused_in_period=3)
+    print_audit(run_with([*filling, *over], tmp_path / "run", "token_window"))
+    assert capsys.readouterr().out.splitlines() == [
+        "night-7: policy token_window, 12 control periods",
+        "tokens inside: 0.79 of the room, least 0.10, most 2.00; room 90 k to 45 k; 6 pauses in 2 periods",
+        "▁▁▂▂▂▃▃▃▄▄██",
+        "no diagnosis holds",
+    ]
 
 
 def test_the_verb_on_a_short_run_of_one_pool(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from audit_rows import SETTINGS, names, only, rows
+from audit_rows import SETTINGS, bounds, names, only, rows
 
 
 @pytest.mark.parametrize("policy", SETTINGS)
 def test_stale_samples_are_told_under_every_policy(policy: str) -> None:
-    finding = only(rows(8), rows(2, stale=True, sample_age_seconds=7.0), policy=policy)
+    bound = bounds(policy)
+    finding = only(rows(8, **bound), rows(2, **bound, stale=True, sample_age_seconds=7.0), policy=policy)
     assert finding.name == "the engine's signals are stale"
     assert "2 of 10" in finding.evidence
     assert "7.0 s" in finding.evidence
-    assert names(rows(9), rows(2, stale=True), policy=policy) == []
+    assert names(rows(9, **bound), rows(2, **bound, stale=True), policy=policy) == []
 
 
 @pytest.mark.parametrize(("drift", "cause"), [(0.25, "host memory"), (-0.25, "retries")])

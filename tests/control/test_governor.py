@@ -17,7 +17,7 @@ from concur_batch.control.governor import SILENT_PERIODS, Governor, Row
 from concur_batch.control.member import Event, Membership, Permit, Spent, State
 from concur_batch.engine.protocol import Reading
 from concur_batch.trace.schema import CONTROL
-from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap, Steady
+from concur_batch.workload.schema import AgentCap, AnyControl, Concur, NoControl, RequestCap, Steady, TokenWindow
 
 CONTROLS: list[AnyControl] = [
     NoControl(policy="none"),
@@ -386,6 +386,33 @@ def test_a_running_batch_keeps_its_policy() -> None:
     with pytest.raises(ValueError, match="keeps its policy, concur"):
         run.governor.change(Steady(policy="steady"))
     assert run.governor.control == concur()
+
+
+def test_another_share_of_the_pool_takes_effect_in_the_next_period() -> None:
+    run = Run(TokenWindow(policy="token_window", admit_share=0.5))
+    assert [sorted(run.admission.windows["p"].holders) for _ in [arrive(run.admission, "abcd", tokens=200)]] == [
+        ["a", "b"]
+    ]
+    row = run.row()
+    assert (row["window_tokens"], row["footprint_tokens"], row["window_after"]) == (500, 400, None)
+    assert (row["pool_share"], row["hold_seconds"], row["idle_tokens"]) == (1.0, None, 0)
+    run.governor.change(TokenWindow(policy="token_window", admit_share=0.9, hold_seconds=7.5))
+    permits, rows = run.period()
+    assert (rows["p"]["window_tokens"], granted(permits)) == (900, "cd")
+    assert rows["p"]["hold_seconds"] == 7.5
+    run.governor.change(TokenWindow(policy="token_window", admit_share=0.3, pause_share=0.6))
+    permits, rows = run.period()
+    assert (rows["p"]["window_tokens"], len(refused(permits)), rows["p"]["marked"]) == (300, 1, 1)
+
+
+def test_a_row_tells_what_agents_with_places_have_lost_and_what_is_idle() -> None:
+    run = Run(TokenWindow(policy="token_window"))
+    arrive(run.admission, "ab", tokens=200)
+    tell(run.admission, "a", State.TOOL_WAIT, run.now_seconds, tokens=300)
+    run.governor.spent("p", Spent(kept_tokens=50, lost_tokens=20))
+    row = run.row()
+    assert (row["footprint_tokens"], row["idle_tokens"], row["kept_tokens"], row["lost_tokens"]) == (500, 300, 50, 20)
+    assert run.row()["kept_tokens"] == 0
 
 
 def test_suspended_by_the_operator_the_row_says_so() -> None:

@@ -45,6 +45,14 @@ def test_what_is_lost_in_long_tool_waits_is_no_sign_of_a_small_pool() -> None:
     assert after(Loss(), 0.8, 100, idle=0.9).share == 1.0
 
 
+def test_periods_that_were_passed_over_count_for_nothing() -> None:
+    loss = after(Loss(), 0.8, 11)
+    share = loss.share
+    loss.pass_over(500.0)
+    loss.add(501.0, Spent(kept_tokens=1000, lost_tokens=800), 0.0, wanted=True)
+    assert loss.share == pytest.approx(share - 0.01)
+
+
 def test_quiet_periods_change_nothing() -> None:
     loss = after(Loss(), 0.8, 40)
     ratio = loss.ratio

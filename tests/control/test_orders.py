@@ -16,9 +16,10 @@ from concur_batch.control.orders import Orders, read_orders, write_orders
 from concur_batch.engine.pools import PoolAddress
 from concur_batch.trace.files import TraceError
 from concur_batch.workload.errors import InputError
-from concur_batch.workload.schema import AgentCap, Concur
+from concur_batch.workload.schema import AgentCap, AnyControl, Concur, TokenWindow
 
 CONTROL = Concur(policy="concur")
+WINDOW = TokenWindow(policy="token_window", admit_share=0.8, hold_seconds=4.0)
 
 
 class Host:
@@ -46,10 +47,10 @@ class Host:
         self.permits += permits
 
 
-def make(orders: Path | None, hosts: int = 1) -> Controller:
+def make(orders: Path | None, hosts: int = 1, control: AnyControl = CONTROL) -> Controller:
     recorder = SimpleNamespace(commit=SimpleNamespace(remote=lambda lines: asyncio.sleep(0)))
     pools = tuple(PoolAddress(name, "http://127.0.0.1:9", None, None, 1, 2500) for name in "pq")
-    return Controller(ControllerConfig("run", 0.0, pools, CONTROL, agents=16, hosts=hosts, orders=orders), recorder)
+    return Controller(ControllerConfig("run", 0.0, pools, control, agents=16, hosts=hosts, orders=orders), recorder)
 
 
 async def changes_of(controller: Controller) -> set[str | None]:
@@ -64,9 +65,9 @@ async def changes_of(controller: Controller) -> set[str | None]:
     return changes
 
 
-@pytest.mark.parametrize("control", [CONTROL, AgentCap(policy="agent_cap", cap=3)])
+@pytest.mark.parametrize("control", [CONTROL, AgentCap(policy="agent_cap", cap=3), WINDOW])
 @pytest.mark.parametrize("suspended", [True, False])
-def test_orders_read_back_as_written(control: Concur | AgentCap, suspended: bool, tmp_path: Path) -> None:
+def test_orders_read_back_as_written(control: AnyControl, suspended: bool, tmp_path: Path) -> None:
     file = tmp_path / "control.json"
     assert read_orders(file) is None
     write_orders(file, Orders(control, suspended))
@@ -88,6 +89,29 @@ async def test_a_change_takes_effect_is_on_record_once_and_survives(tmp_path: Pa
     assert second._governor.control == Concur(policy="concur", u_high=0.6, alpha=5)
     (told,) = await changes_of(second)
     assert told == "after a restart of the controller: control.alpha 2 -> 5, control.u_high 0.5 -> 0.6"
+
+
+async def test_a_window_in_tokens_is_set_the_same_way(tmp_path: Path) -> None:
+    first = make(tmp_path / "control.json", control=WINDOW)
+    assert await first.set(["control.admit_share=0.7", "control.hold_seconds=null"]) == [
+        "control.admit_share 0.8 -> 0.7",
+        "control.hold_seconds 4.0 -> null",
+    ]
+    with pytest.raises(InputError, match="admit_share"):
+        await first.set(["control.pause_share=0.6"])
+    with pytest.raises(InputError):
+        await first.set(["control.u_high=0.6"])
+    # Two pools of 2,500 tokens each.
+    await first.introduce("last", Host(), [], await first.incarnation())
+    first._begin()
+    first._period([Answers({}, frozenset())])
+    status = await first.status()
+    assert (status["window"], status["window_tokens"], status["footprint_tokens"]) == (None, 2 * 1750, 0)
+    await first.close()
+    second = make(tmp_path / "control.json", control=WINDOW)
+    assert second._governor.control == TokenWindow(policy="token_window", admit_share=0.7)
+    (told,) = await changes_of(second)
+    assert told == "after a restart of the controller: control.admit_share 0.8 -> 0.7, control.hold_seconds 4.0 -> null"
 
 
 async def test_a_pause_survives_and_a_second_one_is_no_news(tmp_path: Path) -> None:

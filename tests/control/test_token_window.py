@@ -210,7 +210,7 @@ def test_what_all_share_is_not_held_by_one_that_waits() -> None:
 
 
 def test_where_no_wait_is_worth_its_place_nobody_is_held_back() -> None:
-    verdict = policy_after(3, 500, waits=waits_of(30.0))
+    verdict = policy_after(40, 500, waits=waits_of(30.0), spent=Spent(kept_tokens=100, lost_tokens=90))
     assert (verdict.after, verdict.room) == (None, None)
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from concur_batch.driver.missing import missing_notes
 from concur_batch.engine.protocol import EngineInfo
-from concur_batch.workload.schema import AgentCap, AnyControl, Concur, Steady
+from concur_batch.workload.schema import AgentCap, AnyControl, Concur, Steady, TokenWindow
 
 CONCUR = Concur(policy="concur", initial_window=9)
+TOKENS = TokenWindow(policy="token_window", initial_window=9)
 BLIND = ("KV usage", "occupancy", "hit rate")
 
 
@@ -44,7 +45,7 @@ def test_where_nothing_tells_hits_the_window_is_never_cut() -> None:
     assert "U is estimated" in told["KV usage"]
 
 
-@pytest.mark.parametrize("control", [CONCUR, Steady(policy="steady", initial_window=9)])
+@pytest.mark.parametrize("control", [CONCUR, Steady(policy="steady", initial_window=9), TOKENS])
 def test_where_the_size_is_unknown_the_window_stays_and_the_mend_is_told(control: AnyControl) -> None:
     told = effects(control, info(*BLIND, pool=1000), info(*BLIND))
     assert "stays at 9" in told["KV usage"]

@@ -24,6 +24,7 @@ END: dict[str, Any] = {
 }  # fmt: skip
 PERIOD: dict[str, Any] = {
     "pool": "r0", "pool_state": "open", "window_before": 8, "window_after": 8, "marked": 0, "forced_in_period": 0,
+    "window_tokens": None, "footprint_tokens": 900, "hold_seconds": None,
 }  # fmt: skip
 PAUSED = {
     **TURN, "turn": 1, "started_seconds": 6.4, "generation_started_seconds": 8.5, "pending_seconds": 0.0,
@@ -116,6 +117,38 @@ def test_a_pause_by_the_pools_state(state: str, why: str) -> None:
     assert pause({}, {}, at, at) == f"paused, 2.10 s: {why}"
     assert pause({}, {}, {}, at) == f"paused, 2.10 s: {why}"  # told by the row that ends the period
     assert pause(at, at, {}, {}, at) == "paused, 2.10 s"
+
+
+ROOM = {"window_before": None, "window_after": None, "window_tokens": 1000, "hold_seconds": 3.0}
+
+
+def test_a_pause_where_tokens_are_bounded() -> None:
+    cut = ROOM | {"footprint_tokens": 1100, "marked": 2}
+    told = "paused, 2.10 s: 1,100 tokens were inside of 1,000 at 5.00 s, with a turn more of each to come"
+    left = cut | {"footprint_tokens": 950, "marked": 1}  # the others have paused, this one's turn has not ended
+    assert pause(cut | {"footprint_tokens": 1200}, cut, left, ROOM) == told
+    assert "950 tokens were inside of 1,000 at 5.00 s" in pause(ROOM, left, left, ROOM), "by what was to come"
+    assert pause(ROOM, cut, ROOM, ROOM) == "paused, 2.10 s"
+
+
+def test_a_pause_after_a_tool_wait_that_lost_its_place() -> None:
+    """The tool ran from 4.5 s to 6.4 s, with a period's end at 6 s."""
+    told = "paused, 2.10 s: its tools took 1.90 s, and a place was held for 1.50 s"
+    held, full = ROOM | {"hold_seconds": 1.5}, ROOM | {"marked": 1}
+    assert pause(ROOM, ROOM, held, held) == told
+    assert pause(ROOM, full, full | held, held) == told, "it had been called back by then, whatever else was marked"
+    assert pause(ROOM, held, ROOM, held) == "paused, 2.10 s", "the place was given up in no period of the wait"
+    assert pause({}, {}, {"hold_seconds": 1.5}) == told, "under every policy"
+
+
+def test_a_wait_for_room() -> None:
+    """From 1 s to 3 s."""
+    control = [{**PERIOD, **ROOM, "seconds": at, "footprint_tokens": int(100 * at)} for at in (0.5, 1.5, 2.5, 3.5)]
+    waited = told([], [TURN], [], control)[0]
+    told_why = "250 tokens were inside of 1,000 at 2.50 s, with a turn more of each to come"
+    assert waited == f"waited for its first admission, 2.00 s: {told_why}"
+    for unknown in (control[:1], [{**PERIOD, "seconds": 2.0}], [{**row, "pool": "r1"} for row in control]):
+        assert told([], [TURN], [], unknown)[0] == "waited for its first admission, 2.00 s"
 
 
 def test_a_pause_that_ended_beyond_the_window() -> None:

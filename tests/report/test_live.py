@@ -69,8 +69,37 @@ def test_the_panel_shows_every_figure() -> None:
         assert figure in text, figure
 
 
-def pool(name: str, state: str = "open", window: int | None = 4) -> dict[str, Any]:
-    return {"pool": name, "window_after": window, "pool_state": state, "places_held": 3, "usage": 0.5, "hit_rate": None}
+def test_a_window_in_tokens_is_told_in_tokens() -> None:
+    control = {**CONTROL, "window": None, "window_tokens": 1_600_000, "footprint_tokens": 1_200_000}
+    pools = {name: pool(name, window=None, window_tokens=800_000, footprint_tokens=50_000) for name in "01"}
+    shown = []
+    for terminal in (True, False):
+        stream = io.StringIO()
+        with make_view(Console(file=stream, width=110, force_terminal=terminal, color_system=None), "") as view:
+            for share in (0.25, 1.0):
+                inside = {"footprint_tokens": int(share * 1_200_000)}
+                view.show(join(10 * share, 1, {**control, **inside, "pools": pools}, []))
+        shown.append(stream.getvalue())
+    for text in shown:
+        assert "W 1.2 M of 1.6 M tokens inside" in text
+        assert "∞" not in text and "inf" not in text
+    assert "0   W 50 k of 800 k tokens inside   held 3" in shown[0]
+    assert "tokens inside   ▂█" in shown[0], "the bars are of the tokens"
+
+
+def test_a_window_without_bound() -> None:
+    for terminal, told in ((True, "W ∞"), (False, "W inf")):
+        stream = io.StringIO()
+        with make_view(Console(file=stream, width=110, force_terminal=terminal, color_system=None), "") as view:
+            view.show(join(1.0, 1, {**CONTROL, "window": None, "window_tokens": None}, []))
+        assert told in stream.getvalue()
+
+
+def pool(name: str, state: str = "open", window: int | None = 4, **columns: Any) -> dict[str, Any]:
+    return {
+        "pool": name, "window_after": window, "pool_state": state, "places_held": 3, "usage": 0.5, "hit_rate": None,
+        "window_tokens": None, "footprint_tokens": 50_000, **columns,
+    }  # fmt: skip
 
 
 def test_several_pools_are_shown_one_by_one_and_a_single_one_is_not() -> None:
@@ -133,6 +162,8 @@ def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
         "rewarded": 6, "policy": "concur", "pools": 1,
         "turns_median": 3,
         "hit_rate": None, "recomputed_share": 0.25, "window_min": 4, "window_max": 8, "window_mean": 5.5,
+        "footprint_share_mean": None, "footprint_share_max": None, "pausing_periods": 0, "pauses_mean": 0.0,
+        "pauses_max": 0, "longest_pause_seconds": 0.0, "wait_gini": 0.126,
         "phase_seconds": {"warmup": 2.0},
     }  # fmt: skip
 
@@ -156,5 +187,15 @@ def test_the_closing_table_names_a_simulation_and_every_failure() -> None:
         assert figure in shown, figure
     assert "cancelled" not in shown
     assert "not told" not in shown
+    assert "4 to 8, mean 5.5; 0 increases, 0 cuts" in shown
+    assert "none; Gini of waiting 0.13" in shown
+    assert "tokens inside" not in shown
+    room = printed(
+        window_max=None, footprint_share_mean=0.6214, footprint_share_max=1.031, pools=2, pauses=1234, pauses_mean=1.52,
+        pauses_max=6, longest_pause_seconds=72.31, pausing_periods=1, wait_gini=0.5,
+    )  # fmt: skip
+    assert "tokens inside: mean 0.62, at most 1.03 of the room; over 2 pools" in room
+    assert "increases" not in room
+    assert "1.23 k in 1 period (1.52 an agent, at most 6), the longest 72.3 s; Gini of waiting 0.50" in room
     untold = printed(cached_device_tokens=None, recomputed_share=None, evicted_tokens=None)
     assert "hit rate not told, recomputed not told of prefill, evictions not told" in untold

@@ -46,7 +46,7 @@ def control(pool: str, **columns: Any) -> dict[str, Any]:
     """A pool's last control row."""
     return {
         "pool": pool, "window_after": 8, "places_held": 5, "pending": 2, "paused": 1, "queued": 0, "usage": 0.43,
-        "hit_rate": 0.81, "pool_state": "open", **columns,
+        "hit_rate": 0.81, "pool_state": "open", "window_tokens": None, "footprint_tokens": 900, **columns,
     }  # fmt: skip
 
 
@@ -101,6 +101,15 @@ def test_a_window_tells_who_waits_for_it_and_none_is_without_bound() -> None:
     lines = [line.split() for line in shown(overview_view(picture)).splitlines()]
     assert ["0", "∞", "5", "3", "0.43", "0.81", "open"] in lines
     assert ["1", "8", "5", "3", "–", "0.81", "closed"] in lines
+
+
+def test_a_window_in_tokens_is_told_in_tokens() -> None:
+    row = control("0", window_after=None, window_tokens=1_600_000, footprint_tokens=1_234_000)
+    picture = standing(MANIFEST, [], [row], live())
+    told = {name: picture["windows"][0][name] for name in ("window", "window_tokens", "footprint_tokens")}
+    assert told == {"window": None, "window_tokens": 1_600_000, "footprint_tokens": 1_234_000}
+    lines = shown(overview_view(picture), 80).splitlines()
+    assert "0     1.23 M of 1.6 M tokens inside     5        3  0.43  0.81  open" in [line.rstrip() for line in lines]
 
 
 def test_pauses_silent_hosts_and_silent_pools_are_told() -> None:

@@ -134,6 +134,38 @@ def test_a_run_is_watched_changed_paused_resumed_and_cancelled_agent_by_agent(tm
     assert "is not running: its status is finished" in line_of(ctl("pause"), 2)
 
 
+def test_a_window_in_tokens_is_watched_changed_and_explained(tmp_path: Path) -> None:
+    running = Running(
+        synthetic_workload(
+            tmp_path,
+            AGENTS,
+            engine={"kind": "simulated", "synthetic": {"turns": [30, 30]}, "time_scale": 10, "pool_tokens": 4000},
+            tools={"kind": "synthetic", "wait_seconds": [0.05, 0.1], "observation_words": [5, 5]},
+            control={"policy": "token_window", "period_seconds": 0.2, "admit_share": 0.2, "pause_share": 0.3},
+        )
+    )
+    run_dir: Path = wait_for(lambda: live_run(tmp_path / "runs"), "the controller")
+    wait_for(lambda: ps(run_dir)["states"]["paused"], "a pause", 20)
+    (window,) = ps(run_dir)["windows"]
+    assert (window["window"], window["window_tokens"] // 800) == (None, 1)  # tool waits stretch it by at most 0.3
+    assert window["footprint_tokens"] > 0
+    done = concur("ctl", run_dir, "set", "control.admit_share=0.9", "control.pause_share=1.0")
+    assert line_of(done, 0) == "set control.admit_share 0.2 -> 0.9, control.pause_share 0.3 -> 1.0"
+    summary = running.end(0)
+    rows = Run(run_dir).table("control").sort_by("seconds").to_pylist()
+    assert rows[0]["window_tokens"] < 1100 and rows[-1]["window_tokens"] >= 3600
+    assert summary["footprint_share_max"] >= summary["footprint_share_mean"] > 0
+    assert (summary["finished"], summary["window_max"]) == (AGENTS, None)
+    assert 0 < summary["pauses_mean"] <= summary["pauses_max"]
+    assert summary["longest_pause_seconds"] > 0
+    told = concur("audit", run_dir).stdout
+    assert "tokens inside:" in told
+    assert "control.admit_share 0.2 -> 0.9" in told
+    paused = max(Run(run_dir).agents_final().to_pylist(), key=lambda row: row["paused_seconds"])
+    life = concur("explain", run_dir, "--agent", paused["agent_id"]).stdout
+    assert " tokens were inside of " in next(line for line in life.splitlines() if "  paused, " in line)
+
+
 def test_a_run_that_was_killed_and_what_is_no_run_are_one_line(tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     gone = subprocess.Popen(["true"])
