@@ -324,7 +324,7 @@ def test_every_mistake_is_told_at_once_in_order_of_lines() -> None:
         "workload file",
         'w.yaml:11: agent.format: "x" is not a choice here; give one of react, hermes, bash',
         "--set nonsense: is not of the form key.path=value; write --set control.policy=none",
-        "--set control.admit_share=2: control.admit_share: 2 is above 1; give a number, at least 0 and at most 1",
+        "--set control.admit_share=2: control.admit_share: 2 is above 1; give a share from 0 to 1",
         "tasks.jsonl:2: id: the id a stands already in line 1; give every task an id of its own",
         "tasks.jsonl:2: the prompt is empty; fill the columns which the template uses",
     ]

@@ -141,8 +141,8 @@ class TestOnAWorkload:
                 "--set verify.0.kind=answer: verify: the list has no item 0; set the list as a whole",
             ),
             (
-                "control.admit_shar=0.4",
-                "--set control.admit_shar=0.4: control.admit_shar: is no key of this block; did you mean `admit_share`?",
+                "control.pause_shar=1",
+                "--set control.pause_shar=1: control.pause_shar: is no key of this block; did you mean `pause_share`?",
             ),
             (
                 "control.policy=agent_cap",
