@@ -19,6 +19,7 @@ from concur_batch.bench.chaos.family import survivors
 from concur_batch.bench.chaos.outcome import Outcome
 from concur_batch.bench.chaos.plan import Life, Plan
 from concur_batch.bench.chaos.record import litter, read_record, read_turns, undeclared
+from concur_batch.bench.chaos.stderr import has_traceback
 from concur_batch.bench.chaos.strikes import Striker
 from concur_batch.report.summary import summarize
 from concur_batch.trace.reading import Run
@@ -129,7 +130,7 @@ class Story:
             self._problems.append(f"command {number} had to be killed after {_PATIENCE_SECONDS:g} s")
         self._seen |= striker.seen
         self._exit_codes.append(-9 if code is None else code)
-        if "Traceback" in log.with_suffix(".err").read_text(errors="replace"):
+        if has_traceback(log.with_suffix(".err").read_text(errors="replace")):
             self._problems.append(f"command {number} ended with a traceback")
         if self._disk is not None:  # a full disk may take back what is seen before it is durable
             survivors(str(self._directory), self._name(), (), _ORPHAN_SECONDS)
