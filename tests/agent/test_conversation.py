@@ -230,6 +230,11 @@ async def test_what_the_server_counts_is_what_is_known() -> None:
     for turn in (first, second):
         assert turn["input_tokens"] == 50 + turn["first_tokens"] + turn["recomputed_tokens"] + turn["rounding_tokens"]
     assert [cost.input_tokens for cost in spent] == engine.counted
+    # It has kept its place: all that was known should have been found.
+    assert [(cost.kept_tokens, cost.lost_tokens) for cost in spent] == [
+        (0, 0),
+        (engine.counted[0] + 5 - 1, second["recomputed_tokens"]),
+    ]
     assert (row["cached_device_tokens"], row["retractions"]) == (100, None)
 
 
