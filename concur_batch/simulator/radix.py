@@ -236,7 +236,8 @@ class RadixCache:
             self.sessions.leaves(node)
         del parent.children[node.tokens[: self._page_bytes]]
         parent.device_children -= node.on_device
-        self._queue.add(parent)
+        if not parent.device_children:
+            self._queue.add(parent)
 
     def _fell(self, node: Node) -> None:
         """Fewer sessions refer to `node`: it may be evicted sooner."""

@@ -78,7 +78,8 @@ class TieredCache(RadixCache):
 
     def unlock(self, node: Node) -> None:
         super().unlock(node)
-        self._host_queue.add(node)
+        if not node.on_device:
+            self._host_queue.add(node)
 
     def clear(self) -> None:
         super().clear()
@@ -114,9 +115,11 @@ class TieredCache(RadixCache):
             self._drop(node)
             return
         node.on_device = False
-        assert node.parent is not None
-        node.parent.device_children -= 1
-        self._queue.add(node.parent)
+        parent = node.parent
+        assert parent is not None
+        parent.device_children -= 1
+        if not parent.device_children:
+            self._queue.add(parent)
         self._host_queue.add(node)
 
     def _restore(self, node: Node) -> None:
