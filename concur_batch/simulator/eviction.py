@@ -34,16 +34,20 @@ class EvictionQueue:
     def pop(self) -> Node | None:
         """Take out the evictable node with the smallest key; None: there is none."""
         while self._heap:
-            key, _, node = heapq.heappop(self._heap)
+            key, _, node = self._heap[0]
             if self._keys.get(node) is not key:
+                heapq.heappop(self._heap)
                 self._superseded -= 1
                 continue
-            del self._keys[node]
-            if not self._evictable(node):
+            evictable, now = self._evictable(node), self._key(node)
+            if evictable and key != now:
+                self._keys[node] = now
+                heapq.heapreplace(self._heap, (now, node.serial, node))
                 continue
-            if key == self._key(node):
+            heapq.heappop(self._heap)
+            del self._keys[node]
+            if evictable:
                 return node
-            self.add(node)
         return None
 
     def fell(self, node: Node) -> None:
