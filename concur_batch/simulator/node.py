@@ -52,7 +52,7 @@ class Node:
         self.priority = 0
         self.serial = serial
         self.references = 0
-        self.sessions: dict[Session, None] = {}
+        self.sessions: dict[Session, None] | None = None  # most nodes are no end
 
     def keep_from(self, at: int) -> None:
         """Only the tokens from byte `at` on stay in it."""

@@ -149,8 +149,9 @@ class RadixCache:
             assert node.device_children == sum(child.on_device for child in node.children.values())
             assert node.on_device or node.on_host
             assert node.parent.on_device or not node.on_device
-            assert node.references == sum(child.references for child in node.children.values()) + len(node.sessions)
-            assert all(node in session.ends and not session.closed for session in node.sessions)
+            sessions = node.sessions or {}
+            assert node.references == sum(child.references for child in node.children.values()) + len(sessions)
+            assert all(node in session.ends and not session.closed for session in sessions)
             if _is_device_leaf(node):
                 assert node in self._queue, "an evictable leaf is missing from the queue"
             if node.on_device and node.locks:

@@ -27,9 +27,12 @@ class Session:
 
     def mark(self, node: Node) -> None:
         self.ends[node] = None
+        if node.sessions is None:
+            node.sessions = {}
         node.sessions[self] = None
 
     def unmark(self, node: Node) -> None:
+        assert node.sessions is not None
         del self.ends[node]
         del node.sessions[self]
 
@@ -71,7 +74,7 @@ class Sessions:
         """`node`, a leaf, is about to leave the tree: its marks go to its parent, but for those that it has already."""
         parent = node.parent
         assert parent is not None
-        for session in list(node.sessions):
+        for session in list(node.sessions or ()):
             session.unmark(node)
             if parent in session.ends:
                 self._dereference(parent)

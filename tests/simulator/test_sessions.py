@@ -113,21 +113,21 @@ def test_a_name_may_be_used_again() -> None:
 
 def test_an_aborted_request_marks_nothing() -> None:
     core = EngineCore(EngineConfig(100, context_tokens=1000, sessions=True), CostModel(decode_step_seconds=1.0))
-    submit(core, [1] * 40, "a", output_tokens=10)
-    core.advance(3.0)
+    ask(core, [1] * 40, "a")
+    submit(core, [2] * 40, "b", output_tokens=10)
+    core.advance(core.now_seconds + 3.0)
     core.abort("r")
     assert core.advance(INFINITY)[0].finish_reason == "abort"
-    ask(core, [2] * 40, "b")
     ask(core, [3] * 40)
-    assert [ask(core, [token] * 40).cached_tokens for token in (2, 1)] == [39, 0]
+    assert [ask(core, [token] * 40).cached_tokens for token in (1, 2)] == [39, 0]
 
 
 def test_the_host_too_gives_up_first_what_belongs_to_nobody() -> None:
-    core = make_core(hicache=HiCacheConfig(130))
-    ask(core, [1] * 60, "a")
-    ask(core, [2] * 60, "b")
+    core = make_core(hicache=HiCacheConfig(190))
+    for token, session in ((1, "a"), (2, "b"), (3, "c")):
+        ask(core, [token] * 60, session)
     core.close_session("b")
-    ask(core, [3] * 60, "c")
+    ask(core, [4] * 60, "d")
     assert ask(core, [1] * 60 + [5], "a").host_cached_tokens == 60
     assert ask(core, [2] * 60 + [5]).host_cached_tokens == 0
 
