@@ -149,7 +149,8 @@ class TieredCache(RadixCache):
     def _remove(self, node: Node) -> None:
         super()._remove(node)
         assert node.parent is not None
-        self._host_queue.add(node.parent)
+        if not node.parent.children:
+            self._host_queue.add(node.parent)
 
     def _fell(self, node: Node) -> None:
         super()._fell(node)
@@ -188,7 +189,7 @@ class TieredCache(RadixCache):
                 self.locked_tokens += node.size
             else:
                 self.evictable_tokens += node.size
-            self._queue.add(node)
+                self._queue.add(node)
             path.append(node)
             node = node.parent
         return path
