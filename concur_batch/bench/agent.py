@@ -76,7 +76,8 @@ class PlannedAgent:
         """Its next generation, as long as the plan says: as in a replay."""
         output_tokens, end = self.turn.output_tokens, self.prompt_tokens + self.turn.output_tokens
         said = self.ids[self.prompt_tokens : end]
-        return Request(self.rid, self.ids[: self.prompt_tokens], said, output_tokens, ignore_eos=True)
+        prompt = self.ids[: self.prompt_tokens]
+        return Request(self.rid, prompt, said, output_tokens, ignore_eos=True, session=self.name)
 
     def recomputed_tokens(self, completion: Completion, page_size: int) -> int:
         """How much of a generation's prompt had been computed for this agent before, and was again."""

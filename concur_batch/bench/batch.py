@@ -207,6 +207,8 @@ class _Batch:
     def _end(self, agent: PlannedAgent, status: str) -> None:
         agent.row |= {"status": status, "ended_seconds": self._now_seconds}
         del self._living[agent.name]
+        for core in self._cores.values():  # it may have moved
+            core.close_session(agent.name)
         self._send(Event("release", agent.name))
 
     def _may_move(self, agent: PlannedAgent, pool: str) -> bool:

@@ -294,7 +294,7 @@ class Driver:
             hosts_on_node=hosts_on_node,
             life=self._life,
             priorities=isinstance(section, SglangEngine) and section.priorities,
-            sessions=isinstance(section, SglangEngine) and section.sessions,
+            sessions=isinstance(section, SglangEngine | SimulatedEngine) and section.sessions,
         )
         host = self._cluster.actor(AgentHost, node).remote(config, self._controller, self._recorders.of(node))
         try:

@@ -15,7 +15,10 @@ from concur_batch.simulator.request import TokenIds
 
 _DEFAULT_NEW_TOKENS = 128  # SGLang's
 # What a simulated model has none of.
-_UNSUPPORTED = ("return_logprob", "return_hidden_states", "image_data", "audio_data", "video_data", "lora_path")
+_UNSUPPORTED = (
+    *("return_logprob", "return_hidden_states", "image_data", "audio_data", "video_data", "lora_path"),
+    "session_params",
+)
 _UNSUPPORTED_SAMPLING = ("json_schema", "regex", "ebnf", "structural_tag", "stop_regex")
 
 
@@ -45,6 +48,7 @@ class Ask:
     rank: object = None
     stream: bool = False
     offered: Sequence[Function] = ()
+    session: str | None = None
 
 
 def read_ask(body: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -> Ask:
@@ -58,6 +62,9 @@ def read_ask(body: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -> 
     rid, rank = body.get("rid"), body.get("routed_dp_rank")
     if rid is not None and not isinstance(rid, str):
         raise BadRequest("`rid` must be a string: one request at a time.")
+    session = body.get("session_id")
+    if not isinstance(session, str | None):
+        raise BadRequest("`session_id` must be a string.")
     limit = whole(sampling, "max_new_tokens", _DEFAULT_NEW_TOKENS)
     return Ask(
         input_ids=_input_ids(body, tokenizer, vocabulary),
@@ -65,6 +72,7 @@ def read_ask(body: Mapping[str, Any], tokenizer: Tokenizer, vocabulary: int) -> 
         rid=rid or None,
         rank=rank,
         stream=bool(body.get("stream")),
+        session=session,
     )
 
 

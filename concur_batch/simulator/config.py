@@ -35,7 +35,8 @@ class EngineConfig:
 
     A prefill batch computes no more than `chunked_prefill_tokens`, and lets nobody in once it has
     `max_prefill_tokens`. `eviction` is which cached prefix goes first, `schedule` which request is next: the first
-    come, or the one with the longest cached prefix. `hicache` None: what the device evicts is gone.
+    come, or the one with the longest cached prefix. `hicache` None: what the device evicts is gone. `sessions`: the
+    requests' sessions count, and prefixes that belong to no open one go first, on either tier.
 
     `max_running_requests` None means SGLang's rule. `conservativeness` scales the share of its allowance that a
     running request is expected to use. Every `refresh_passes` admission passes, the cached prefixes of the first
@@ -54,6 +55,7 @@ class EngineConfig:
     schedule: Schedule = "fcfs"
     max_prefill_tokens: Count = 16_384
     hicache: HiCacheConfig | None = None
+    sessions: bool = False
 
     @model_validator(mode="after")
     def _usable(self) -> Self:

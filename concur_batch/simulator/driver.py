@@ -66,11 +66,19 @@ class Driver:
         self._fires_at = 0.0
         self._serial = itertools.count()
 
-    def submit(self, rid: str, input_ids: TokenIds, output_ids: TokenIds, max_new_tokens: int, ignore_eos: bool) -> Run:
+    def submit(
+        self,
+        rid: str,
+        input_ids: TokenIds,
+        output_ids: TokenIds,
+        max_new_tokens: int,
+        ignore_eos: bool,
+        session: str | None,
+    ) -> Run:
         """Hand in a request, now. Raises RequestRejected."""
         # A rid may come back while its aborted predecessor is still in a step: the core's names are used once.
         name = f"{rid}#{next(self._serial)}#"
-        request = Request(name, input_ids, output_ids, max_new_tokens, ignore_eos)
+        request = Request(name, input_ids, output_ids, max_new_tokens, ignore_eos, session)
         sequence = self.core.submit(request, self.now_seconds())
         run = self._runs[name] = Run(self, name, sequence, self._loop.create_future())
         self._pump()
@@ -100,6 +108,11 @@ class Driver:
         self._pump()
         self.core.abort(rid_prefix)
         self._pump()
+
+    def close_session(self, name: str) -> None:
+        """The engine may give up first what it has cached of it."""
+        self._pump()
+        self.core.close_session(name)
 
     def counters(self) -> Counters:
         """The engine's counters as of now."""

@@ -81,7 +81,10 @@ class EngineCore:
         latest = self._arrivals[-1].arrival_seconds if self._arrivals else self.now_seconds
         if now_seconds < latest:
             raise ValueError(f"request {request.rid} arrives at {now_seconds} s, before {latest} s")
-        sequence = Sequence(request, now_seconds, limit)
+        session = None
+        if self.config.sessions and request.session is not None:
+            session = self._scheduler.pool.tree.sessions.open(request.session)
+        sequence = Sequence(request, now_seconds, limit, session)
         self._arrivals.append(sequence)
         return sequence
 
@@ -92,6 +95,10 @@ class EngineCore:
             self._scheduler.add(sequence)
         self._scheduler.abort(rid_prefix)
         self._collect()
+
+    def close_session(self, name: str) -> None:
+        """What the cache has of it may go first from now on; requests that were submitted before are none of it."""
+        self._scheduler.pool.tree.sessions.close(name)
 
     def advance(self, to_seconds: float) -> list[Completion]:
         """Run up to `to_seconds` (infinity: until idle); the requests that ended, in order."""

@@ -187,6 +187,7 @@ def render_server_info(config: ServerConfig) -> dict[str, Any]:
         "schedule_policy": engine.schedule,
         "radix_eviction_policy": engine.eviction,
         "enable_hierarchical_cache": engine.hicache is not None,
+        "enable_session_radix_cache": engine.sessions,
         "hicache_write_policy": None if engine.hicache is None else engine.hicache.write_policy,
         "tool_call_parser": config.tool_call_parser,
         "max_total_num_tokens": engine.pool_tokens,

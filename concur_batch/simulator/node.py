@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from concur_batch.simulator.sessions import Session
+
 Eviction = Literal["lru", "lfu", "slru", "priority"]
-# What is evicted first has the smallest key. A node's key never falls while it is in the tree.
+# What is evicted first has the smallest key. Of a node it never falls, but where a session ends.
 EvictionKey = tuple[int, ...]
 
 TOKEN_BYTES = 4
@@ -27,11 +30,12 @@ class Node:
 
     `locks` counts who uses it. Its KV is `on_device`, `on_host` or both (without a host tier always just on the
     device), and no node is on the device whose parent is not. `hits` counts the requests that have inserted it.
+    `sessions` mark it as the end of a history, and `references` counts such marks on it and below it.
     """
 
     __slots__ = (
-        *("children", "device_children", "hits", "host_queued", "last_access", "locks", "on_device", "on_host"),
-        *("parent", "priority", "queued", "serial", "size", "tokens"),
+        *("children", "device_children", "hits", "last_access", "locks", "on_device", "on_host", "parent", "priority"),
+        *("references", "serial", "sessions", "size", "tokens"),
     )
 
     def __init__(self, tokens: bytes, parent: Node | None, serial: int) -> None:
@@ -47,8 +51,8 @@ class Node:
         self.hits = 0
         self.priority = 0
         self.serial = serial
-        self.queued = False  # whether the device's eviction heap has an entry for it
-        self.host_queued = False  # and the host's
+        self.references = 0
+        self.sessions: dict[Session, None] | None = None  # most nodes are no end
 
     def keep_from(self, at: int) -> None:
         """Only the tokens from byte `at` on stay in it."""
@@ -70,6 +74,11 @@ def _slru(node: Node) -> EvictionKey:
 
 def _priority(node: Node) -> EvictionKey:
     return (node.priority, node.last_access)
+
+
+def unreferenced_first(key: Callable[[Node], EvictionKey]) -> Callable[[Node], EvictionKey]:
+    """The order of `key`, among nodes that as many sessions refer to: those with the fewest go first."""
+    return lambda node: (node.references, *key(node))
 
 
 EVICTION_KEYS: dict[Eviction, Callable[[Node], EvictionKey]] = {

@@ -14,7 +14,7 @@ from concur_batch.simulator.prompt import ChatPrompt
 from concur_batch.simulator.request import TokenIds
 
 _COMPLETION_TOKENS = 16  # SGLang's default, OpenAI's too
-_UNSUPPORTED = ("logprobs", "top_logprobs", "response_format", "echo", "suffix", "lora_path")
+_UNSUPPORTED = ("logprobs", "top_logprobs", "response_format", "echo", "suffix", "lora_path", "session_params")
 # Sampling that has the same name in both.
 _SAME = ("stop", "stop_token_ids", "ignore_eos", "no_stop_trim", "n", "regex", "ebnf", "stop_regex")
 
@@ -91,9 +91,9 @@ def _openai_ask(
         # Such as {"type": "text"} is what there is anyway.
         if body.get(option) and body[option] != {"type": "text"}:
             raise BadRequest(f"The simulated engine does not support `{option}`.")
-    model, rid = body.get("model") or "default", body.get("rid")
-    if not isinstance(model, str) or not isinstance(rid, str | None):
-        raise BadRequest("`model` and `rid` must be strings.")
+    model, rid, session = body.get("model") or "default", body.get("rid"), body.get("session_id")
+    if not isinstance(model, str) or not isinstance(rid, str | None) or not isinstance(session, str | None):
+        raise BadRequest("`model`, `rid` and `session_id` must be strings.")
     options = body.get("stream_options") or {}
     if not isinstance(options, dict):
         raise BadRequest("`stream_options` must be an object.")
@@ -107,6 +107,7 @@ def _openai_ask(
             body.get("routed_dp_rank") if rank is None else rank,
             bool(body.get("stream")),
             offered,
+            session,
         ),
         model,
         functions,

@@ -17,8 +17,8 @@ class KvPool:
         self.total_tokens = config.pool_tokens - config.pool_tokens % config.page_size
         self.tiers: TieredCache | None = None
         if config.hicache is not None:
-            self.tiers = TieredCache(config.page_size, config.eviction, config.hicache)
-        self.tree = self.tiers or RadixCache(config.page_size, config.eviction)
+            self.tiers = TieredCache(config.page_size, config.eviction, config.hicache, tagged=config.sessions)
+        self.tree = self.tiers or RadixCache(config.page_size, config.eviction, tagged=config.sessions)
         self._private_tokens = 0
 
     @property
@@ -113,6 +113,11 @@ class KvPool:
         self.tree.unlock(old)
         sequence.node = node
         sequence.prefix_tokens = whole
+
+    def tag(self, sequence: Sequence) -> None:
+        """What it has published belongs to its session, if it has one."""
+        if sequence.session is not None and sequence.node is not None:
+            self.tree.sessions.finished(sequence.session, sequence.node)
 
     def release(self, sequence: Sequence) -> None:
         """Free its own rows and unlock its prefix, which stays cached."""

@@ -8,31 +8,34 @@ smallest key of the eviction policy first, until at least what was asked for is 
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
 
 import numpy as np
 
-from concur_batch.simulator.node import EVICTION_KEYS, TOKEN_BYTES, Eviction, EvictionKey, Node
-
-# An eviction heap: entries (key when queued, serial, node); stale ones are mended or dropped when they surface.
-Heap = list[tuple[EvictionKey, int, Node]]
+from concur_batch.simulator.eviction import EvictionQueue
+from concur_batch.simulator.node import EVICTION_KEYS, TOKEN_BYTES, Eviction, Node, unreferenced_first
+from concur_batch.simulator.sessions import Sessions
 
 
 class RadixCache:
-    """The tree and its counters: `locked_tokens` + `evictable_tokens` = tokens resident on the device."""
+    """The tree and its counters: `locked_tokens` + `evictable_tokens` = tokens resident on the device.
 
-    def __init__(self, page_size: int = 1, eviction: Eviction = "lru") -> None:
+    With `tagged`, what belongs to none of its `sessions` is evicted first.
+    """
+
+    def __init__(self, page_size: int = 1, eviction: Eviction = "lru", *, tagged: bool = False) -> None:
         self.page_size = page_size
         self.locked_tokens = 0
         self.evictable_tokens = 0
         self.evicted_tokens_total = 0
         self.root = Node(b"", None, 0)
-        self._key = EVICTION_KEYS[eviction]
+        self.sessions = Sessions(self._fell)
+        key = EVICTION_KEYS[eviction]
+        self._key = unreferenced_first(key) if tagged else key
+        self._queue = EvictionQueue(self._key, _is_device_leaf)
         self._page_bytes = page_size * TOKEN_BYTES
         self._tick = 0
         self._serial = 0
-        self._heap: Heap = []
 
     def match(self, tokens: bytes, length: int | None = None) -> tuple[Node, int]:
         """The longest cached prefix, in whole pages: its last node and its length. Counts as an access.
@@ -62,7 +65,7 @@ class RadixCache:
         if offset < end:
             node = self._add(tokens[offset:end], node)
             self.evictable_tokens += node.size
-            self._queue(node)
+            self._queue.add(node)
         self._touch(node)
         self._count_hits(node, end // TOKEN_BYTES, counted_tokens)
         return node
@@ -105,20 +108,13 @@ class RadixCache:
                     self.evictable_tokens += step.size
                     self.locked_tokens -= step.size
                 if not step.device_children:
-                    self._queue(step)
+                    self._queue.add(step)
             step = step.parent
 
     def evict(self, tokens: int) -> int:
         """Free unlocked leaves until at least `tokens` are free or none is left; how many were freed."""
         evicted = 0
-        while evicted < tokens and self._heap:
-            key, _, node = heapq.heappop(self._heap)
-            node.queued = False
-            if node.device_children or node.locks or not node.on_device or node.parent is None:
-                continue
-            if key != self._key(node):
-                self._queue(node)
-                continue
+        while evicted < tokens and (node := self._queue.pop()) is not None:
             evicted += node.size
             self._free(node)
         self.evictable_tokens -= evicted
@@ -130,7 +126,8 @@ class RadixCache:
         assert not self.locked_tokens, "the cache is in use"
         self.root = Node(b"", None, 0)
         self.evictable_tokens = 0
-        self._heap.clear()
+        self._queue.clear()
+        self.sessions.clear()
 
     def nodes(self) -> Iterator[Node]:
         """All nodes but the root, parents before children."""
@@ -141,7 +138,7 @@ class RadixCache:
             yield node
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the tree, the counters and the eviction heap do not agree."""
+        """Raise AssertionError where the tree, the counters and the eviction queue do not agree."""
         locked = evictable = 0
         for node in self.nodes():
             assert node.parent is not None
@@ -152,15 +149,17 @@ class RadixCache:
             assert node.device_children == sum(child.on_device for child in node.children.values())
             assert node.on_device or node.on_host
             assert node.parent.on_device or not node.on_device
-            if node.on_device and not node.device_children and not node.locks:
-                assert node.queued, "an evictable leaf is missing from the heap"
+            sessions = node.sessions or {}
+            assert node.references == sum(child.references for child in node.children.values()) + len(sessions)
+            assert all(node in session.ends and not session.closed for session in sessions)
+            if _is_device_leaf(node):
+                assert node in self._queue, "an evictable leaf is missing from the queue"
             if node.on_device and node.locks:
                 locked += node.size
             elif node.on_device:
                 evictable += node.size
         assert (locked, evictable) == (self.locked_tokens, self.evictable_tokens)
-        entries = [node.serial for _, _, node in self._heap]
-        assert len(entries) == len(set(entries)), "a node is queued twice"
+        self._queue.check_integrity()
 
     def _free(self, node: Node) -> None:
         """Take an unlocked leaf's KV from the device: without a host tier it is gone."""
@@ -217,7 +216,7 @@ class RadixCache:
         upper.device_children = int(node.on_device)
         upper.on_device, upper.on_host = node.on_device, node.on_host
         upper.locks = node.locks
-        upper.hits, upper.priority = node.hits, node.priority
+        upper.hits, upper.priority, upper.references = node.hits, node.priority, node.references
         # As in SGLang, a split refreshes the lower part too, though nobody has asked for it.
         self._tick += 1
         node.last_access = upper.last_access = self._tick
@@ -234,9 +233,16 @@ class RadixCache:
         """Take a leaf out of the tree."""
         parent = node.parent
         assert parent is not None
+        if node.sessions:
+            self.sessions.leaves(node)
         del parent.children[node.tokens[: self._page_bytes]]
         parent.device_children -= node.on_device
-        self._queue(parent)
+        if not parent.device_children:
+            self._queue.add(parent)
+
+    def _fell(self, node: Node) -> None:
+        """Fewer sessions refer to `node`: it may be evicted sooner."""
+        self._queue.fell(node)
 
     def _touch(self, node: Node, priority: int = 0) -> None:
         # One tick for the whole path: leaves go first, so a parent is never considered before its child.
@@ -248,8 +254,6 @@ class RadixCache:
                 step.priority = priority
             step = step.parent
 
-    def _queue(self, node: Node) -> None:
-        """Give it a place in the eviction heap, where it can be evicted."""
-        if not (node.queued or node.device_children or node.locks or node.parent is None or not node.on_device):
-            node.queued = True
-            heapq.heappush(self._heap, (self._key(node), node.serial, node))
+
+def _is_device_leaf(node: Node) -> bool:
+    return not (node.device_children or node.locks or node.parent is None or not node.on_device)

@@ -21,7 +21,7 @@ class Request:
     """A generation. `output_ids` is what the model will say, up to its own end: decided beforehand.
 
     With `ignore_eos` the output is exactly `max_new_tokens` long (where the pool allows it), so `output_ids` must
-    reach that far.
+    reach that far. Requests of one history name the same `session`, for an engine that heeds it.
     """
 
     rid: str
@@ -29,6 +29,7 @@ class Request:
     output_ids: TokenIds
     max_new_tokens: int
     ignore_eos: bool = False
+    session: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,6 +25,7 @@ class Routes:
         router.add_post("/generate", self.generate)
         router.add_post("/abort_request", self.abort_request)
         router.add_route("*", "/flush_cache", self.flush_cache)
+        router.add_route("*", "/close_session", self.close_session)
         for path, handler in {
             "/metrics": self.metrics,
             "/v1/loads": self.loads,
@@ -76,6 +77,19 @@ class Routes:
         if all(flushed):
             return web.Response(text="Cache flushed.\n")
         return web.Response(text="Flush cache failed: requests are in progress.\n", status=400)
+
+    async def close_session(self, request: web.Request) -> web.Response:
+        """POST or GET /close_session: at every rank, which all take an unknown `session_id` too."""
+        try:
+            body = await read_object(request)
+        except BadRequest as error:
+            return _refusal(str(error))
+        session = body.get("session_id")
+        if not isinstance(session, str):
+            return _refusal("Give `session_id`, a string.")
+        for driver in self._service.drivers:
+            driver.close_session(session)
+        return web.Response()
 
     async def metrics(self, request: web.Request) -> web.Response:
         """GET /metrics. Gauges are as of now, and not of the last report."""

@@ -379,6 +379,8 @@ class Scheduler:
 
     def _end(self, sequence: Sequence) -> None:
         self.pool.publish(sequence)
+        if sequence.outcome == "done":
+            self.pool.tag(sequence)
         self.pool.release(sequence)
         self._finished.append(sequence)
 

@@ -8,6 +8,7 @@ from typing import Literal
 from concur_batch.simulator.config import CLIP_NEW_TOKENS
 from concur_batch.simulator.node import Node, pack
 from concur_batch.simulator.request import Request
+from concur_batch.simulator.sessions import Session
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +23,7 @@ class Sequence:
     request: Request
     arrival_seconds: float
     max_new_tokens: int  # clipped to what the engine can hold
+    session: Session | None = None
     input_tokens: int = field(init=False)
     output_limit: int = field(init=False)  # outputs after which it is done
     outputs: int = 0

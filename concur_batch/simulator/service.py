@@ -143,7 +143,7 @@ class Service:
         output = decide(reply, ask.sampling, min(max(1, wanted), context), self._end, self.tokenizer)
         forced = ask.sampling.ignore_eos and output.matched is None
         with self._claimed(ask.rid or uuid.uuid4().hex) as rid:
-            with self.drivers[rank].submit(rid, ask.input_ids, output.ids, wanted, forced) as run:
+            with self.drivers[rank].submit(rid, ask.input_ids, output.ids, wanted, forced, ask.session) as run:
                 speller = Speller(output, self.tokenizer)
                 yield Generation(rid, rank, self.drivers[rank], run, output, speller, self.served[ask.stream])
 

@@ -7,13 +7,13 @@ The host frees its leaves by the device's eviction policy.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from concur_batch.simulator.config import HiCacheConfig
+from concur_batch.simulator.eviction import EvictionQueue
 from concur_batch.simulator.node import Eviction, Node
-from concur_batch.simulator.radix import Heap, RadixCache
+from concur_batch.simulator.radix import RadixCache
 
 # Fewer host tokens are computed again and not loaded: SGLang 0.5.23's `load_back_threshold`.
 MIN_LOAD_TOKENS = 10
@@ -39,8 +39,8 @@ class TieredCache(RadixCache):
     the `written_back_tokens` that eviction has to wait for, and unlocks a stored node when its copy has arrived.
     """
 
-    def __init__(self, page_size: int, eviction: Eviction, config: HiCacheConfig) -> None:
-        super().__init__(page_size, eviction)
+    def __init__(self, page_size: int, eviction: Eviction, config: HiCacheConfig, *, tagged: bool = False) -> None:
+        super().__init__(page_size, eviction, tagged=tagged)
         self.host_tokens = config.host_tokens - config.host_tokens % page_size
         self.host_used_tokens = 0
         self.totals = TierTotals()
@@ -48,7 +48,7 @@ class TieredCache(RadixCache):
         self.written_back_tokens = 0
         self.write_back = config.write_policy == "write_back"
         self._store_at_hits = _STORE_AT_HITS.get(config.write_policy, 0)
-        self._host_heap: Heap = []
+        self._host_queue = EvictionQueue(self._key, _is_host_leaf)
         # write_back's only: on both tiers, so that the host's copy can be spared, the first stored one first. Some are
         # that no longer: they are found out when their turn comes.
         self._duplicates: dict[Node, None] = {}
@@ -78,13 +78,14 @@ class TieredCache(RadixCache):
 
     def unlock(self, node: Node) -> None:
         super().unlock(node)
-        self._queue_host(node)
+        if not node.on_device:
+            self._host_queue.add(node)
 
     def clear(self) -> None:
         super().clear()
         self.totals.host_evicted += self.host_used_tokens
         self.host_used_tokens = 0
-        self._host_heap.clear()
+        self._host_queue.clear()
         self._duplicates.clear()
         self._loading.clear()
 
@@ -94,10 +95,11 @@ class TieredCache(RadixCache):
         for node in self.nodes():
             if node.on_host:
                 on_host += node.size
-            if not node.on_device and not node.children and not node.locks:
-                assert node.host_queued, "an evictable host leaf is missing from the heap"
+            if _is_host_leaf(node):
+                assert node in self._host_queue, "an evictable host leaf is missing from the queue"
             if not self.write_back and node.on_host:
                 assert node.parent is self.root or node.parent is None or node.parent.on_host
+        self._host_queue.check_integrity()
         assert on_host == self.host_used_tokens <= self.host_tokens
         assert self.totals.offloaded - self.totals.host_evicted == on_host
         assert all(node.on_host and node.locks for node, _ in self.unsent)
@@ -113,10 +115,12 @@ class TieredCache(RadixCache):
             self._drop(node)
             return
         node.on_device = False
-        assert node.parent is not None
-        node.parent.device_children -= 1
-        self._queue(node.parent)
-        self._queue_host(node)
+        parent = node.parent
+        assert parent is not None
+        parent.device_children -= 1
+        if not parent.device_children:
+            self._queue.add(parent)
+        self._host_queue.add(node)
 
     def _restore(self, node: Node) -> None:
         self._add_duplicates(reversed(self._materialize(node)))
@@ -145,7 +149,12 @@ class TieredCache(RadixCache):
     def _remove(self, node: Node) -> None:
         super()._remove(node)
         assert node.parent is not None
-        self._queue_host(node.parent)
+        if not node.parent.children:
+            self._host_queue.add(node.parent)
+
+    def _fell(self, node: Node) -> None:
+        super()._fell(node)
+        self._host_queue.fell(node)
 
     # Host
 
@@ -180,7 +189,7 @@ class TieredCache(RadixCache):
                 self.locked_tokens += node.size
             else:
                 self.evictable_tokens += node.size
-            self._queue(node)
+                self._queue.add(node)
             path.append(node)
             node = node.parent
         return path
@@ -197,14 +206,7 @@ class TieredCache(RadixCache):
     def _evict_host(self, tokens: int) -> int:
         """Free what the device has too, and then host leaves; how many tokens were freed."""
         freed = self._spare_duplicates(tokens)
-        while freed < tokens and self._host_heap:
-            key, _, node = heapq.heappop(self._host_heap)
-            node.host_queued = False
-            if node.on_device or not node.on_host or node.children or node.locks:
-                continue
-            if key != self._key(node):
-                self._queue_host(node)
-                continue
+        while freed < tokens and (node := self._host_queue.pop()) is not None:
             freed += self._leave_host(node)
             self._remove(node)
         return freed
@@ -243,8 +245,6 @@ class TieredCache(RadixCache):
         self._leave_host(node)
         self._remove(node)
 
-    def _queue_host(self, node: Node) -> None:
-        """Give it a place in the host's eviction heap, where it can be evicted."""
-        if not (node.host_queued or node.on_device or node.children or node.locks or not node.on_host):
-            node.host_queued = True
-            heapq.heappush(self._host_heap, (self._key(node), node.serial, node))
+
+def _is_host_leaf(node: Node) -> bool:
+    return not (node.on_device or node.children or node.locks or not node.on_host)

@@ -14,7 +14,15 @@ from concur_batch.simulator.hardware import Deployment, DoesNotFit
 from concur_batch.workload.catalogue import Catalogue, CatalogueError, load_catalogue
 from concur_batch.workload.errors import InputError
 from concur_batch.workload.loading import Loaded
-from concur_batch.workload.schema import HiCache, Launch, LaunchedEngine, SglangLaunch, Simulate, SimulatedEngine
+from concur_batch.workload.schema import (
+    HiCache,
+    Launch,
+    LaunchedEngine,
+    SglangEngine,
+    SglangLaunch,
+    Simulate,
+    SimulatedEngine,
+)
 from concur_batch.workload.simulated import cost_model, engine_config
 
 
@@ -91,7 +99,7 @@ def hardware_of(
         if section.gpu is not None:
             return _deployed(loaded, section, catalogue or load_catalogue(), recorded)
         if isinstance(workload.engine, SimulatedEngine):
-            return _own(workload.engine, section)
+            return _own(loaded, workload.engine, section)
         if recorded is not None and fitted is not None:
             return _as_recorded(loaded, recorded, section, fitted)
         known = ", ".join(load_catalogue().gpus)
@@ -130,6 +138,7 @@ def _deployed(loaded: Loaded, section: Simulate, catalogue: Catalogue, recorded:
         chunked_prefill_tokens=deployment.chunk_tokens,
         eviction=section.eviction,
         schedule=section.schedule,
+        sessions=_has_sessions(loaded, section),
     )
     hicache = _hicache_of(loaded, section)
     engines = {}
@@ -143,9 +152,9 @@ def _deployed(loaded: Loaded, section: Simulate, catalogue: Catalogue, recorded:
     return Hardware(engines, deployment.cost_model(), told, deployment.tp * len(pools))
 
 
-def _own(engine: SimulatedEngine, section: Simulate) -> Hardware:
+def _own(loaded: Loaded, engine: SimulatedEngine, section: Simulate) -> Hardware:
     """Of a simulated engine, whose clock may run faster than that of the tools and of control."""
-    config = _changed(engine_config(engine), section, section.hicache)
+    config = _changed(engine_config(engine), loaded, section, section.hicache)
     cost = cost_model(engine)
     scaled = {name: seconds / engine.time_scale for name, seconds in vars(cost).items() if name in _SECONDS}
     pools = _pool_names(section.replicas or engine.replicas, engine.dp_size)
@@ -163,14 +172,14 @@ def _as_recorded(loaded: Loaded, recorded: Recorded, section: Simulate, fitted: 
         config = EngineConfig(pool_tokens=pool_tokens, page_size=recorded.page_size)
         if recorded.context_tokens is not None:
             config = replace(config, context_tokens=recorded.context_tokens)
-        engines[name] = _changed(config, section, hicache)
+        engines[name] = _changed(config, loaded, section, hicache)
     if section.replicas is not None:
         engines = dict.fromkeys(_pool_names(section.replicas, 1), next(iter(engines.values())))
     told = _told("the run's engine, costs fitted to its turns", list(engines.values()), len(engines))
     return Hardware(engines, fitted, told)
 
 
-def _changed(config: EngineConfig, section: Simulate, hicache: HiCache | None) -> EngineConfig:
+def _changed(config: EngineConfig, loaded: Loaded, section: Simulate, hicache: HiCache | None) -> EngineConfig:
     """By what the section says of an engine whose GPU is not named."""
     if hicache is not None:
         raise CatalogueError("what HiCache takes depends on the link to the host's memory; add simulate.gpu")
@@ -180,6 +189,7 @@ def _changed(config: EngineConfig, section: Simulate, hicache: HiCache | None) -
         page_size=section.page_size or config.page_size,
         eviction=section.eviction,
         schedule=section.schedule,
+        sessions=_has_sessions(loaded, section),
     )
 
 
@@ -196,6 +206,13 @@ def _place(section: Simulate) -> tuple[object, ...]:
 def _hicache_of(loaded: Loaded, section: Simulate) -> HiCache | None:
     launch = _launch_of(loaded)
     return section.hicache or (launch.hicache if isinstance(launch, SglangLaunch) else None)
+
+
+def _has_sessions(loaded: Loaded, section: Simulate) -> bool:
+    engine = loaded.workload.engine
+    if section.sessions is not None:
+        return section.sessions
+    return isinstance(engine, SglangEngine | SimulatedEngine) and engine.sessions
 
 
 def _launch_of(loaded: Loaded) -> Launch | None:
@@ -235,6 +252,7 @@ def _told(what: str, configs: list[EngineConfig], pools: int) -> str:
     sizes = sorted({config.pool_tokens for config in configs})
     size = f"{sizes[0]:,}" if len(sizes) == 1 else f"{sizes[0]:,} to {sizes[-1]:,}"
     told = f"{what}, {f'{pools} KV pools' if pools > 1 else 'KV pool'} of {size} tokens"
+    told += ", session tags" if configs[0].sessions else ""
     host = configs[0].hicache
     return told + (f", HiCache of {host.host_tokens:,} tokens ({host.write_policy})" if host is not None else "")
 

@@ -288,6 +288,9 @@ class SimulatedEngine(Section):
     context_tokens: Count = Field(32_768, description="Longest context of the simulated model.")
     max_running_requests: Count = Field(256, description="Requests in the running batch, at most.")
     chunked_prefill_tokens: Count = Field(8192, description="Prompt tokens that one prefill step computes, at most.")
+    sessions: bool = Field(
+        False, description="Each request names its agent, whose prefix then outlives those of agents that have ended."
+    )
     time_scale: float = Field(1.0, gt=0, description="Simulated seconds per real second.")
     cost: Cost = Field(default_factory=Cost, description="What the simulated work takes.")
 
@@ -581,6 +584,9 @@ class Simulate(Section):
     hicache: HiCache | None = Field(None, description="Keep evicted prefixes in host memory, over the host link.")
     eviction: Literal["lru", "lfu", "slru", "priority"] = Field("lru", description="Which prefixes go first.")
     schedule: Literal["fcfs", "lpm"] = Field("fcfs", description="Which waiting request goes first.")
+    sessions: bool | None = Field(
+        None, description="Agents' prefixes outlive those of agents that have ended; default: as `engine.sessions`."
+    )
     calibration: Literal["typical", "paper"] = Field(
         "typical", description="Efficiencies and overheads: typical ones, or as fitted to the CONCUR paper's figures."
     )

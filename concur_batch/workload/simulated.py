@@ -15,6 +15,7 @@ def engine_config(engine: SimulatedEngine) -> EngineConfig:
         context_tokens=engine.context_tokens,
         chunked_prefill_tokens=engine.chunked_prefill_tokens,
         max_running_requests=engine.max_running_requests,
+        sessions=engine.sessions,
     )
 
 

@@ -51,6 +51,21 @@ def test_agents_share_the_shared_prompt_and_nothing_else() -> None:
     assert second["cached_device_tokens"] == 7 + 7 + 12
 
 
+@pytest.mark.parametrize(("sessions", "recomputed_tokens"), [(False, 401), (True, 0)])
+def test_with_session_tags_who_has_ended_makes_room_for_others(sessions: bool, recomputed_tokens: int) -> None:
+    """Of `waits` and `ends`, 402 tokens each, `waits` has come first and is used less recently. `comes` takes room
+    when `ends` has ended, and before `waits` goes on."""
+    turns = {
+        "waits": (Turn(400, 2, tool_seconds=60.0), Turn(5, 2)),
+        "ends": (Turn(400, 2),),
+        "comes": (Turn(10, 2, tool_seconds=20.0), Turn(400, 2)),
+    }
+    engine = EnginePlan(EngineConfig(pool_tokens=1000, sessions=sessions), PLAIN_COST)
+    result = simulate_batch([Plan(*plan) for plan in turns.items()], NONE, {"0": engine})
+    assert [row["recomputed_tokens"] for row in result.agents] == [recomputed_tokens, 0, 0]
+    assert result.counters["0"].evicted > 0
+
+
 def test_who_has_no_place_waits_for_the_end_of_one_that_has() -> None:
     result = small(agent_cap(1), Plan("a", TWO_TURNS), Plan("b", TWO_TURNS))
     first, second = result.agents

@@ -111,6 +111,7 @@ class Tree:
                 eviction_policy=case["eviction"],
                 tree_components=(ComponentType.FULL,),
                 tree_core_backend=case["core"],
+                enable_session_radix_cache=case["sessions"],
             )
         )
         self.allocator.cache = self.cache
@@ -126,6 +127,7 @@ class Tree:
             self.cache.is_write_back = case["write_policy"] == "write_back"
             self.cache.load_back_threshold = case["min_load_tokens"]
         self.locks: list[Any] = []
+        self.requests: list[Any] = []  # of sessions, that have arrived
 
     def apply(self, name: str, *arguments: Any) -> dict[str, Any]:
         """Do an operation; what it returned and left."""
@@ -133,7 +135,7 @@ class Tree:
         if self.controller is not None:
             self.controller.freed.clear()
         returned = getattr(self, name)(*arguments)
-        if name == "insert":
+        if name in ("insert", "finish"):
             self.allocator.freed.clear()  # rows that were in the tree already
         return {
             "returned": returned,
@@ -142,6 +144,7 @@ class Tree:
             "host_used": self.controller.used_tokens if self.controller else 0,
             "evicted": list(self.allocator.freed),
             "host_evicted": list(self.controller.freed) if self.controller else [],
+            "references": self._references() if self.cache.enable_session_radix_cache else 0,
         }
 
     def match(self, ids: list[int]) -> list[int]:
@@ -150,11 +153,36 @@ class Tree:
 
     def insert(self, ids: list[int], counted: int, prompt: int) -> None:
         """As `checkpoint_into_tree` inserts a request whose prompt has so many tokens."""
-        self._insert(ids, counted, 0)
+        self._checkpoint(ids, counted, prompt)
+
+    def arrive(self, session: str) -> None:
+        generation = self.cache.ensure_session_generation(session)
+        self.requests.append(SimpleNamespace(session=None, session_id=session, session_generation=generation))
+
+    def finish(self, ids: list[int], counted: int, prompt: int, index: int) -> None:
+        """A request that has arrived inserts for the last time."""
+        end = self._checkpoint(ids, counted, prompt)
+        self.cache.session_refs.register_session_ref(self.requests.pop(index), leaf=end)
+
+    def close(self, session: str) -> None:
+        self.cache.release_radix_session(session)
+
+    def _checkpoint(self, ids: list[int], counted: int, prompt: int) -> Any:
+        end = self._insert(ids, counted, 0).last_device_node
         page_size = self.allocator.page_size
         prompt -= prompt % page_size
         if 0 < prompt < len(ids) - len(ids) % page_size:
             self._insert(ids[:prompt], prompt, 1)
+        return end
+
+    def _references(self) -> int:
+        """Of sessions to tokens."""
+        found, nodes = 0, list(self.cache.tree_core.root_node.children.values())
+        while nodes:
+            node = nodes.pop()
+            nodes += node.children.values()
+            found += node.component_data[ComponentType.FULL].session_ref * len(node.key)
+        return found
 
     def lock(self, ids: list[int]) -> int:
         result = self._match(ids)

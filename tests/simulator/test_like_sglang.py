@@ -2,8 +2,8 @@
 
 Both of SGLang's cores are asked, the one in Rust, which its server runs by default, and the one in Python. They agree
 with ours on hit lengths by tier, evictable and locked sizes, the host's use, and on what is evicted from device and
-host in which order, under each eviction and write policy. A copy to the host counts as arrived when the sequence says
-so, and one to the device at once.
+host in which order, under each eviction and write policy; and with session tags, which only the one in Python knows,
+on what sessions refer to. A copy to the host counts as arrived when the sequence says so, one to the device at once.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pytest
 from concur_batch.simulator.config import HiCacheConfig
 from concur_batch.simulator.node import Node, pack
 from concur_batch.simulator.radix import RadixCache
+from concur_batch.simulator.sessions import Session
 from concur_batch.simulator.tiers import TieredCache
 
 ROOT = Path(__file__).parents[2]
@@ -70,9 +71,10 @@ class Ours:
         self.tiers: TieredRecorder | None = None
         if case["write_policy"] is not None:
             hicache = HiCacheConfig(case["host_tokens"], case["write_policy"])
-            self.tiers = TieredRecorder(self.page_size, case["eviction"], hicache)
-        self.tree: Recorder = self.tiers or Recorder(self.page_size, case["eviction"])
+            self.tiers = TieredRecorder(self.page_size, case["eviction"], hicache, tagged=case["sessions"])
+        self.tree: Recorder = self.tiers or Recorder(self.page_size, case["eviction"], tagged=case["sessions"])
         self.locks: list[Node] = []
+        self.requests: list[Session] = []
 
     def apply(self, name: str, *arguments: Any) -> dict[str, Any]:
         self.tree.evicted = []
@@ -87,6 +89,7 @@ class Ours:
             "host_used": self.tiers.host_used_tokens if self.tiers else 0,
             "evicted": self.tree.evicted,
             "host_evicted": self.tiers.host_evicted if self.tiers else [],
+            "references": sum(node.references * node.size for node in self.tree.nodes()),
         }
 
     def match(self, ids: list[int]) -> list[int]:
@@ -95,11 +98,24 @@ class Ours:
         return [length - host_tokens, host_tokens]
 
     def insert(self, ids: list[int], counted: int, prompt: int) -> None:
+        self._insert(ids, counted, prompt)
+
+    def arrive(self, session: str) -> None:
+        self.requests.append(self.tree.sessions.open(session))
+
+    def finish(self, ids: list[int], counted: int, prompt: int, index: int) -> None:
+        self.tree.sessions.finished(self.requests.pop(index), self._insert(ids, counted, prompt))
+
+    def close(self, session: str) -> None:
+        self.tree.sessions.close(session)
+
+    def _insert(self, ids: list[int], counted: int, prompt: int) -> Node:
         node = self.tree.insert(self._packed(ids), counted_tokens=counted)
         whole = len(ids) - len(ids) % self.page_size
         prompt -= prompt % self.page_size
         if 0 < prompt < whole:
             self.tree.prefer(node, whole, prompt)
+        return node
 
     def lock(self, ids: list[int]) -> int:
         node, length = self._match(ids)
@@ -150,12 +166,12 @@ class Ours:
         return pack(np.array(ids, dtype=np.int32))
 
 
-def make_case(eviction: str, page_size: int, write_policy: str | None, seed: int) -> Case:
+def make_case(eviction: str, page_size: int, write_policy: str | None, seed: int, *, sessions: bool = False) -> Case:
     """A sequence of operations like a scheduler's, but in any order."""
     rng = random.Random(f"{eviction} {page_size} {write_policy} {seed}")
     texts: list[list[int]] = [[]]
     operations: list[list[Any]] = []
-    locks = 0
+    locks = requests = 0
 
     def text() -> list[int]:
         """A part of a known text, and something else."""
@@ -167,11 +183,21 @@ def make_case(eviction: str, page_size: int, write_policy: str | None, seed: int
     names = ["match", "insert", "insert", "insert", "lock", "unlock", "evict", "settle"]
     if write_policy is not None:
         names += ["load", "load", "evict", "settle"]
+    if sessions:
+        names += ["arrive", "arrive", "arrive", "finish", "finish", "finish", "close", "evict"]
     for _ in range(OPERATIONS):
         name = rng.choice(names)
         if name in ("match", "lock", "load"):
             operations.append([name, rng.choice(texts) if rng.random() < 0.7 else text()])
             locks += name != "match"
+        elif name in ("arrive", "close"):
+            operations.append([name, rng.choice("abcd")])
+            requests += name == "arrive"
+        elif name == "finish":
+            if requests:
+                ids = rng.choice(texts) if rng.random() < 0.5 else text()
+                requests -= 1
+                operations.append([name, ids, 0, rng.randint(0, len(ids)), rng.randint(0, requests)])
         elif name == "insert":
             ids = rng.choice(texts) if rng.random() < 0.4 else text()
             counted = rng.choice([0, 0, rng.randint(0, len(ids))])
@@ -186,6 +212,7 @@ def make_case(eviction: str, page_size: int, write_policy: str | None, seed: int
     return {
         "eviction": eviction,
         "page_size": page_size,
+        "sessions": sessions,
         "write_policy": write_policy,
         "pool_tokens": 25 * page_size,
         "host_tokens": rng.choice([4, 12, 40]) * page_size,
@@ -220,17 +247,32 @@ def sglang() -> Iterator[subprocess.Popen[str]]:
 def test_our_tree_does_what_sglangs_does(
     sglang: subprocess.Popen[str], eviction: str, page_size: int, write_policy: str | None
 ) -> None:
-    assert sglang.stdin is not None and sglang.stdout is not None
     for seed in range(CASES):
-        case = make_case(eviction, page_size, write_policy, seed)
-        ours = Ours(case)
-        results = [ours.apply(*operation) for operation in case["operations"]]
-        for core in ("python", "rust"):
-            sglang.stdin.write(json.dumps(case | {"core": core}) + "\n")
-            sglang.stdin.flush()
-            theirs = json.loads(sglang.stdout.readline())
-            for number, (our, their) in enumerate(zip(results, theirs, strict=True)):
-                assert our == their, (core, seed, case["operations"][: number + 1])
+        check_alike(sglang, make_case(eviction, page_size, write_policy, seed), ("python", "rust"))
+
+
+@pytest.mark.sglang
+@pytest.mark.parametrize("write_policy", WRITE_POLICIES)
+@pytest.mark.parametrize("page_size", [1, 4])
+@pytest.mark.parametrize("eviction", EVICTIONS)
+def test_our_session_tags_do_what_sglangs_do(
+    sglang: subprocess.Popen[str], eviction: str, page_size: int, write_policy: str | None
+) -> None:
+    for seed in range(CASES):
+        check_alike(sglang, make_case(eviction, page_size, write_policy, seed, sessions=True), ("python",))
+
+
+def check_alike(sglang: subprocess.Popen[str], case: Case, cores: tuple[str, ...]) -> None:
+    """Each operation of the case returns and leaves the same on ours and on theirs."""
+    assert sglang.stdin is not None and sglang.stdout is not None
+    ours = Ours(case)
+    results = [ours.apply(*operation) for operation in case["operations"]]
+    for core in cores:
+        sglang.stdin.write(json.dumps(case | {"core": core}) + "\n")
+        sglang.stdin.flush()
+        theirs = json.loads(sglang.stdout.readline())
+        for number, (our, their) in enumerate(zip(results, theirs, strict=True)):
+            assert our == their, (core, case["operations"][: number + 1])
 
 
 def test_the_random_sequences_are_hard_enough() -> None:
@@ -252,3 +294,19 @@ def test_the_random_sequences_are_hard_enough() -> None:
         assert seen["evicted"] > 50 and seen["hits"] > 20, (write_policy, seen)
         if write_policy is not None:
             assert min(seen["host_evicted"], seen["host_hits"], seen["loaded"]) > 5, (write_policy, seen)
+
+
+def test_the_random_sessions_are_hard_enough() -> None:
+    """Evictions that another order would have made otherwise, of what sessions refer to, and closings that tell."""
+    seen = dict.fromkeys(("other victims", "evicted references", "released"), 0)
+    for eviction in EVICTIONS:
+        for seed in range(CASES):
+            case = make_case(eviction, 1, None, seed, sessions=True)
+            ours, untagged = Ours(case), Ours(case | {"sessions": False})
+            for operation in case["operations"]:
+                before = sum(node.references * node.size for node in ours.tree.nodes())
+                result, other = ours.apply(*operation), untagged.apply(*operation)
+                seen["other victims"] += result["evicted"] != other["evicted"]
+                seen["evicted references"] += operation[0] == "evict" and result["references"] < before
+                seen["released"] += operation[0] == "close" and result["references"] < before
+    assert min(seen.values()) > 20, seen

@@ -389,6 +389,50 @@ async def test_scripts_that_are_wrong_are_told(tmp_path: Path) -> None:
         await serve(ServerConfig(engine=ENGINE, tokenizer=MODEL, scripts=tmp_path / "scripts.jsonl"))
 
 
+@pytest.mark.parametrize("method", ["POST", "GET"])
+async def test_a_closed_session_makes_room_before_others(method: str) -> None:
+    """Three prompts of 400 tokens in a pool of 1,000: the third takes the place of the second, though it is newer."""
+    engine = EngineConfig(pool_tokens=1_000, context_tokens=4_000, sessions=True)
+    async with server(engine=engine, dp_size=2) as client:
+        prompts = {session: [start, *range(1000, 1400)] for session, start in (("a", 7), ("b", 8), ("c", 9))}
+
+        async def cached_tokens(session: str) -> int:
+            fields = {"sampling": {"max_new_tokens": 2}, "session_id": session, "routed_dp_rank": 1}
+            answer = await client.generate(prompts[session], **fields)
+            return int(answer["meta_info"]["cached_tokens"])
+
+        async def close(**body: object) -> int:
+            async with client.session.request(method, f"{client.url}/close_session", json=body) as response:
+                return response.status
+
+        assert [await cached_tokens(session) for session in "ab"] == [0, 0]
+        assert [await close(session_id=session) for session in ("b", "nobody")] == [200, 200]
+        assert [await cached_tokens(session) for session in "cab"] == [0, 400, 0]
+        assert [await close(), await close(session_id=7)] == [400, 400]
+        for wrong in ({"session_id": 7}, {"session_params": {"id": "a"}}):
+            await client.generate(prompts["a"], expect=400, **wrong)
+        async with client.session.get(f"{client.url}/server_info") as response:
+            assert (await response.json())["enable_session_radix_cache"] is True
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions"])
+async def test_openais_routes_take_a_session_too(route: str) -> None:
+    engine = EngineConfig(pool_tokens=1_000, context_tokens=4_000, sessions=True)
+    async with server(engine=engine) as client:
+
+        async def cached_tokens(word: str, session: str | None) -> int:
+            text = f"{word} {'x y ' * 200}"
+            said = {"messages": [{"role": "user", "content": text}]} if "chat" in route else {"prompt": text}
+            body = {**said, "max_tokens": 2, "session_id": session}
+            async with client.session.post(f"{client.url}/v1/{route}", json=body) as response:
+                assert response.status == 200
+                return int((await response.json())["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+        for word, session in (("first", "a"), ("second", None), ("third", None)):
+            await cached_tokens(word, session)
+        assert await cached_tokens("first", None) > 390
+
+
 async def test_what_the_host_gives_back_is_told_apart() -> None:
     engine = EngineConfig(pool_tokens=600, context_tokens=4_000, hicache=HiCacheConfig(host_tokens=5_000))
     async with server(engine=engine) as client:

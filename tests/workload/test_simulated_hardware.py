@@ -84,6 +84,20 @@ def test_the_section_sets_pool_pages_eviction_and_schedule() -> None:
     assert (engine.pool_tokens, engine.page_size, engine.eviction, engine.schedule) == (5000, 16, "lfu", "lpm")
 
 
+@pytest.mark.parametrize(
+    ("section", "engine", "expected"),
+    [({}, {}, False), ({}, {"sessions": True}, True), ({"sessions": False}, {"sessions": True}, False),
+     ({"sessions": True}, {}, True)],
+)  # fmt: skip
+def test_session_tags_are_the_engines_unless_the_section_says_otherwise(
+    section: dict[str, object], engine: dict[str, object], expected: bool
+) -> None:
+    found = hardware_of(served({"gpu": "h100", "tp": 8, **section}, url="http://a:1", **engine))
+    assert found.engines["0"].sessions == expected == ("session tags" in found.told)
+    own = loaded({"kind": "simulated", "script": "s.jsonl", **engine}, section)
+    assert hardware_of(own).engines["0"].sessions == expected
+
+
 def test_a_model_by_its_config_and_by_its_directory(place: Path) -> None:
     config = {key: value for key, value in KNOWN.models["qwen3-8b"].items() if key != "source"}
     (place / "mine").mkdir()

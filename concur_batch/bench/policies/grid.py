@@ -30,10 +30,11 @@ CAPS = (8, 16, 24, 32, 48, 64, 96, 128, 192)
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """A policy under its name, on an engine with or without HiCache, or with a pool that nothing fills."""
+    """A policy under its name, on an engine with or without HiCache and session tags, or a pool that nothing fills."""
 
     control: AnyControl
     hicache: bool = False
+    sessions: bool = False
     unlimited: bool = False
     make: MakePolicy = make_policy
 
@@ -53,6 +54,7 @@ RIVALS: Mapping[str, Rival] = {
     "unlimited": Rival(NONE, unlimited=True),
     "HiCache": Rival(NONE, hicache=True),
     "token_window": Rival(TokenWindow(policy="token_window")),
+    "token_window, sessions": Rival(TokenWindow(policy="token_window"), sessions=True),
     "ThunderAgent-like": Rival(PROGRAMS, make=make_program_budget),
     "prime-rl-like": Rival(EPISODES, make=make_episode_cap),
     **{f"concur {window}": Rival(Concur(policy="concur", initial_window=window)) for window in LAW_WINDOWS},
@@ -73,7 +75,7 @@ def agents_of(setting: Setting) -> int:
 
 def simulation(setting: Setting, rival: Rival) -> Simulation:
     """One policy in one setting."""
-    hardware = _hardware(DEPLOYMENTS[setting.deployment], rival.hicache)
+    hardware = _hardware(DEPLOYMENTS[setting.deployment], rival.hicache, rival.sessions)
     engines = {name: EnginePlan(config, hardware.cost) for name, config in hardware.engines.items()}
     made = make_load(_shape(setting), setting.seed)
     if rival.unlimited:
@@ -90,6 +92,7 @@ def _shape(setting: Setting) -> Shape:
 
 
 @cache
-def _hardware(row: str, hicache: bool) -> Hardware:
-    overrides = ["simulate.calibration=typical"]
-    return hardware_of(load(_WORKLOADS / f"{row}.yaml", [*overrides, "simulate.hicache={}"] if hicache else overrides))
+def _hardware(row: str, hicache: bool, sessions: bool) -> Hardware:
+    overrides = ["simulate.calibration=typical", f"simulate.sessions={sessions}".lower()]
+    overrides += ["simulate.hicache={}"] if hicache else []
+    return hardware_of(load(_WORKLOADS / f"{row}.yaml", overrides))

@@ -16,6 +16,7 @@ _CAPS = [f"cap {cap}" for cap in CAPS]
 # A policy, or of several the one that is best or worst in a setting.
 _SHOWN: Mapping[str, tuple[Sequence[str], Callable[..., Cell]]] = {
     "token_window": (["token_window"], min),
+    "token_window, sessions": (["token_window, sessions"], min),
     "best cap": (_CAPS, min),
     "law, best W": (_LAWS, min),
     "law, worst W": (_LAWS, max),
