@@ -142,6 +142,8 @@ class Window:
                 kept_tokens -= self._weight(self.holders[candidates[count]], room)
                 count += 1
             return count
+        if not self.marked:  # as at most events, of which each asks
+            return 0
         count = 0
         for agent in self.holders:  # marks are lifted in this order
             if agent in self.marked:

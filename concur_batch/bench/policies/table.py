@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import geometric_mean
 from typing import Any
 
 from concur_batch.bench.policies.grid import CAPS, LAW_WINDOWS, Setting, agents_of
@@ -30,12 +30,6 @@ _SHOWN: Mapping[str, tuple[Sequence[str], Callable[..., Cell]]] = {
 def tables(cells: Cells, chosen: Sequence[Setting]) -> list[str]:
     """How much sooner than without control the batch ends, by setting and over all, and who had to wait for it."""
     return [*_gains(cells, chosen), "", *_against(cells, chosen), "", *_waits(cells, chosen)]
-
-
-def geometric_mean(values: Iterable[float]) -> float:
-    """Of values above zero."""
-    logs = [math.log(value) for value in values]
-    return math.exp(sum(logs) / len(logs))
 
 
 def gains(cells: Cells, name: str, chosen: Iterable[Setting]) -> list[float]:
