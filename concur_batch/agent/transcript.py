@@ -22,6 +22,11 @@ class TurnTokens:
     recomputed: int  # computed before, evicted since, computed again
     rounding: int  # computed before, and again since a cache keeps whole pages only
 
+    @property
+    def computed(self) -> int:
+        """All of them."""
+        return self.first + self.recomputed + self.rounding
+
 
 def account(known_tokens: int, input_tokens: int, device: int, host: int, storage: int, page_size: int) -> TurnTokens:
     """Split a prompt of `input_tokens` by what became of it.

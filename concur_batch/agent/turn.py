@@ -17,6 +17,7 @@ from concur_batch.agent.services import Pool
 from concur_batch.agent.spec import Ending
 from concur_batch.agent.transcript import TurnTokens
 from concur_batch.control.member import Spent
+from concur_batch.control.prefill import request_rate
 from concur_batch.engine.protocol import (
     ContextOverflow,
     EngineDown,
@@ -180,7 +181,10 @@ class Turn(ABC):
         spent = Spent(longest_seconds=self._services.clock() - self._started_seconds)
         if hits is not None and tokens is not None:
             spent = spent._replace(
-                input_tokens=generation.input_tokens, device_hit_tokens=hits, recomputed_tokens=tokens.recomputed
+                input_tokens=generation.input_tokens,
+                device_hit_tokens=hits,
+                recomputed_tokens=tokens.recomputed,
+                prefill_tokens_per_second=request_rate(tokens.computed, generation.prefill_seconds),
             )
             if not self._leave.paused:
                 spent = spent._replace(kept_tokens=known_tokens, lost_tokens=tokens.recomputed)

@@ -10,6 +10,7 @@ import numpy as np
 from concur_batch.agent.claim import Claim, Wish
 from concur_batch.agent.transcript import account
 from concur_batch.bench.plan import Plan, Turn
+from concur_batch.control.prefill import request_rate
 from concur_batch.simulator.request import Completion, Request, TokenIds
 
 Row = dict[str, Any]
@@ -83,6 +84,14 @@ class PlannedAgent:
         """How much of a generation's prompt had been computed for this agent before, and was again."""
         device, host = completion.cached_tokens, completion.host_cached_tokens
         return account(self.known_tokens, completion.prompt_tokens, device, host, 0, page_size).recomputed
+
+    def prefill_rate(self, completion: Completion) -> float:
+        """Tokens a second; 0 where the generation says nothing of it."""
+        if completion.scheduled_seconds is None or completion.first_token_seconds is None:
+            return 0.0
+        cached_tokens = completion.cached_tokens + completion.host_cached_tokens
+        seconds = completion.first_token_seconds - completion.scheduled_seconds
+        return request_rate(completion.prompt_tokens - cached_tokens, seconds)
 
     def account(self, completion: Completion, recomputed_tokens: int) -> None:
         """Count a generation that ended."""

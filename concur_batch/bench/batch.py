@@ -183,6 +183,7 @@ class _Batch:
             taken_seconds,
             kept_tokens,
             lost_tokens,
+            agent.prefill_rate(completion),
         )
         self._governor.spent(pool, spent)
         assert completion.scheduled_seconds is not None, "a request that ended has been scheduled"

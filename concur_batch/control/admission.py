@@ -113,7 +113,8 @@ class Admission:
         self._now_seconds = now_seconds
         for name, capacity in capacities.items():
             window = self.windows[name]
-            window.capacity, window.room = capacity, (rooms or {}).get(name)
+            window.capacity = capacity
+            window.set_room((rooms or {}).get(name))
         self.granting = True
         permits = self._end_long_tool_waits()
         self._displace()
@@ -398,12 +399,18 @@ class Admission:
                 candidates.append((*found, window))
         if any(window.open and window.name not in blocked for window in self.windows.values()):
             for queue in (self._displaced, self._pending):
-                if (found := queue.next(self._now_seconds)) is not None:
+                before_paused = queue is self._pending and self._is_last_wave()
+                if (found := queue.next(self._now_seconds, before_paused=before_paused)) is not None:
                     roomiest = self._roomiest(self._members[found[1]], blocked=blocked)
                     if roomiest is not None:
                         candidates.append((*found, roomiest))
         best = min(candidates, key=lambda candidate: candidate[0], default=None)
         return None if best is None else (best[1], best[2])
+
+    def _is_last_wave(self) -> bool:
+        """Whether no more agents are left to begin than hold a place, and are to begin before others go on."""
+        held = sum(len(window.holders) for window in self.windows.values())
+        return self.rules.last_wave_first and len(self._pending) <= held
 
     def _roomiest(self, member: Member, *, full: bool = False, blocked: Iterable[str] = ()) -> Window | None:
         """The open pool with the most free places, or the fewest holders where nothing bounds them.

@@ -11,6 +11,8 @@ LONG_SHARE = 0.5
 CUT_SHARE = 0.95
 # An engine that decodes for so few at once does little more work than for one.
 FEW_AGENTS = 4
+# With a turn more of each, a room of more than this is full.
+FULL_SHARE = 0.75
 # In simulated batches (three pool sizes, eight loads) agents were paused 2.2 times on average at most, and no agent
 # more than six times.
 CHURN_PAUSES = 5.0
@@ -87,6 +89,27 @@ def few_fill(case: Case) -> Finding | None:
     )
 
 
+def backlogged(case: Case) -> Finding | None:
+    """There is room, and the engine has more to do than it can."""
+    seen = [row for row in case.rows if waiting(row) and row["window_tokens"] is not None]
+    kept_out = [row for row in seen if row["intake_tokens"] == 0 and row["footprint_tokens"] < _full_tokens(row)]
+    if len(kept_out) < max(LEAST_PERIODS, LONG_SHARE * len(seen)):
+        return None
+    filled = sum(row["footprint_tokens"] / row["window_tokens"] for row in kept_out) / len(kept_out)
+    return Finding(
+        "the engine is busier than its pool is full",
+        f"in {len(kept_out)} of {len(seen)} periods in which agents waited, requests waited in the engine, and "
+        f"{filled:.2f} of the room was taken on average",
+        "the engine prefills for most of its time: more agents would wait in its queue instead of in ours",
+        "nothing in the control; more replicas, or an engine that prefills faster",
+    )
+
+
+def _full_tokens(row: Row) -> float:
+    tokens: int = row["window_tokens"]
+    return FULL_SHARE * tokens
+
+
 def never_fills(case: Case) -> Finding | None:
     """Nobody ever waits."""
     if any(waiting(row) or row["window_tokens"] is None for row in case.rows):
@@ -124,4 +147,4 @@ def churns(agents: Sequence[Row]) -> Finding | None:
     )
 
 
-TOKENS: tuple[Check, ...] = (unknown_pool, lost_prefixes, nothing_held, few_fill, never_fills)
+TOKENS: tuple[Check, ...] = (unknown_pool, lost_prefixes, nothing_held, few_fill, backlogged, never_fills)

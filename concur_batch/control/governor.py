@@ -205,6 +205,7 @@ class Governor:
             window.idle_tokens,
             window.shared_tokens,
             window.pool_tokens,
+            window.growth_tokens if window.growth_tokens or window.finished else None,
             pool.spent,
             self.admission.waits,
         )
@@ -235,6 +236,7 @@ class Governor:
             "window_after": verdict.after,
             "window_tokens": verdict.room.admit_tokens if verdict.room else None,
             "pool_share": verdict.room.pool_share if verdict.room else None,
+            "intake_tokens": verdict.room.intake_tokens if verdict.room else None,
             "hold_seconds": hold_seconds if hold_seconds is not None and math.isfinite(hold_seconds) else None,
             "branch": verdict.branch.value,
             "reason": verdict.reason,

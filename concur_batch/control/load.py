@@ -14,7 +14,8 @@ class Load:
 
     `footprint_tokens` are what its agents have in the pool of `pool_tokens` (None: not known), if nothing of it was
     evicted: `shared_tokens` that all have in common, and what each has of its own, of which `idle_tokens` are of agents
-    that wait for their tools. These take as long as `waits` has seen. `spent` is of the turns that ended in the period.
+    that wait for their tools. These take as long as `waits` has seen. A turn adds `growth_tokens` to an agent (None:
+    nobody has come so far as to show it). `spent` is of the turns that ended in the period.
     """
 
     seconds: float
@@ -25,5 +26,6 @@ class Load:
     idle_tokens: int = 0
     shared_tokens: int = 0
     pool_tokens: int | None = None
+    growth_tokens: int | None = None
     spent: Spent = NOTHING_SPENT
     waits: Waits = field(default_factory=Waits)

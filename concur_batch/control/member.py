@@ -63,7 +63,7 @@ class Spent(NamedTuple):
     its turn tells of it.
 
     `kept_tokens` had been computed before for agents that have kept their places since; `lost_tokens` of them were
-    recomputed."""
+    recomputed. `prefill_tokens_per_second` is of the prompt that was computed fastest, 0 where none tells."""
 
     input_tokens: int = 0
     device_hit_tokens: int = 0
@@ -71,6 +71,7 @@ class Spent(NamedTuple):
     longest_seconds: float = 0.0
     kept_tokens: int = 0
     lost_tokens: int = 0
+    prefill_tokens_per_second: float = 0.0
 
     def plus(self, other: Spent) -> Spent:
         """Both together."""
@@ -81,6 +82,7 @@ class Spent(NamedTuple):
             max(self.longest_seconds, other.longest_seconds),
             self.kept_tokens + other.kept_tokens,
             self.lost_tokens + other.lost_tokens,
+            max(self.prefill_tokens_per_second, other.prefill_tokens_per_second),
         )
 
 

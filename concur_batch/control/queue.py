@@ -106,8 +106,9 @@ class Queue:
         for key in self._lanes_of.get(group, ()):
             self._push(key)
 
-    def next(self, now_seconds: float) -> tuple[Rank, str] | None:
-        """The agent that is next, with its rank among the next ones of other queues."""
+    def next(self, now_seconds: float, *, before_paused: bool = False) -> tuple[Rank, str] | None:
+        """The agent that is next, with its rank among the next ones of other queues; `before_paused`: as if this queue
+        came before that of the paused."""
         if not self._members:
             return None
         oldest, member = next(iter(self._members.items()))
@@ -121,7 +122,8 @@ class Queue:
                 continue
             found = self._rank_of(key)
             if found[0] <= rank:
-                return found
+                (*ahead, _, deadline, order, ticket), agent = found
+                return ((*ahead, -1.0, deadline, order, ticket), agent) if before_paused else found
             heapq.heapreplace(self._heap, (found[0], key))
 
     def _push(self, key: _Key) -> None:

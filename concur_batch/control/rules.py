@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from concur_batch.workload.schema import AnyControl, RequestCap, ResumeOrder, VictimOrder
+from concur_batch.workload.schema import AnyControl, RequestCap, ResumeOrder, TokenWindow, VictimOrder
 
 # What the paper leaves open and no setting changes; a run's manifest repeats it beside the settings.
 CHOICES = {
-    "resume_before_new": "paused agents before new ones",
+    "resume_before_new": "paused agents before new ones, but for the last wave under token_window",
     "pause_point": "between a tool's end and the next generation",
     "placement": "a new agent goes to the pool with most free places",
     "after_controller_restart": "no grants until every host has told what it holds, then W = places held",
@@ -18,9 +18,16 @@ CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Field by field as in the workload's `control` block and its `extensions`, where each is explained."""
+    """Field by field as in the workload's `control` block and its `extensions`, where each is explained.
+
+    `last_wave_first`: once no more agents are left to begin than hold a place, these go before the paused ones. They
+    have the longest way to go, and the batch ends with its last agent. `feed_idle`: where nobody generates, one more
+    is let in whatever the room says.
+    """
 
     per_generation: bool = False
+    last_wave_first: bool = False
+    feed_idle: bool = False
     victim_order: VictimOrder = "newest"
     resume_order: ResumeOrder = "oldest"
     resume_age_seconds: float | None = None
@@ -39,6 +46,8 @@ def make_rules(control: AnyControl) -> Rules:
     extensions = control.extensions
     return Rules(
         per_generation=isinstance(control, RequestCap),
+        last_wave_first=isinstance(control, TokenWindow),
+        feed_idle=isinstance(control, TokenWindow),
         victim_order=control.victim_order,
         resume_order=control.resume_order,
         resume_age_seconds=control.resume_age_seconds,

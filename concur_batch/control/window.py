@@ -34,7 +34,8 @@ class Window:
     `marked` are the holders that will pause at their next boundary. `adrift` are agents of this pool that run on
     without a place (their pool was closed, or their tool takes too long): they pause at their next boundary too.
     `history_tokens` sums the holders' histories, all of which begin with the same `shared_tokens` and grow by
-    `growth_tokens` a turn; `evicted_tokens` is what the pool has evicted since the start, `finished` counts the agents
+    `growth_tokens` a turn; `own_tokens_before` is what they had of their own, as the room counts it, when the control
+    period began; `evicted_tokens` is what the pool has evicted since the start, `finished` counts the agents
     that ended here.
     """
 
@@ -50,6 +51,7 @@ class Window:
     shared_tokens: int = 0
     growth_tokens: int = 0
     room: Room | None = None
+    own_tokens_before: int = 0
     finished: int = 0
     holders: dict[str, Member] = field(default_factory=dict)  # by admission
     marked: dict[str, None] = field(default_factory=dict)
@@ -95,6 +97,11 @@ class Window:
         """The histories of the agents that generate here, with a place or adrift."""
         members = (*self.holders.values(), *self.adrift.values())
         return sum(member.context_tokens for member in members if member.state is State.ACTIVE)
+
+    def set_room(self, room: Room | None) -> None:
+        """Bound it in tokens anew, for a control period."""
+        self.room = room
+        self.own_tokens_before = 0 if room is None else self._own_tokens_ahead(room)
 
     def enter(self, agent: str, member: Member) -> None:
         """Give the agent a place."""
@@ -188,11 +195,16 @@ class Window:
 
     def _tokens_ahead(self, room: Room) -> int:
         """The footprint when each holder has had as many more turns as the room looks ahead."""
-        return self.footprint_tokens + len(self.holders) * room.turns_ahead * self.growth_tokens
+        return self._own_tokens_ahead(room) + min(len(self.holders), 1) * self.shared_tokens
+
+    def _own_tokens_ahead(self, room: Room) -> int:
+        """Of these, what the holders share with nobody."""
+        own_tokens = self.history_tokens - len(self.holders) * self.shared_tokens
+        return own_tokens + int(len(self.holders) * room.turns_ahead * self.growth_tokens)
 
     def _weight(self, member: Member, room: Room) -> int:
-        """Of these, what is an agent's own."""
-        return self._own_tokens(member) + room.turns_ahead * self.growth_tokens
+        """What one of them has of its own then."""
+        return self._own_tokens(member) + int(room.turns_ahead * self.growth_tokens)
 
     def _own_tokens(self, member: Member) -> int:
         """Of an agent's history, what it shares with nobody."""
@@ -215,14 +227,23 @@ class Window:
         rules, room = self.rules, self.room
         if not self.holders:
             return True
-        if room is not None and self._tokens_ahead(room) + self._weight(member, room) > room.admit_tokens:
-            # No caution is worth an engine that does nothing.
-            return idle and self.footprint_tokens + self._own_tokens(member) <= room.pause_tokens
+        if room is not None and self._is_full(room, member):
+            return idle and rules.feed_idle  # no caution is worth an engine that does nothing
         if (rules.long_request_tokens is None and rules.growth_turns is None) or self.pool_tokens is None:
             return True
         growth_tokens = (rules.growth_turns or 0) * self.growth_tokens * (len(self.holders) + 1)
         histories_tokens = self.history_tokens + member.context_tokens + growth_tokens
         return histories_tokens <= rules.room_share * self.pool_tokens
+
+    def _is_full(self, room: Room, member: Member) -> bool:
+        if self._tokens_ahead(room) + self._weight(member, room) > room.admit_tokens:
+            return True
+        if room.intake_tokens is None:
+            return False
+        come_tokens = self._own_tokens_ahead(room) - self.own_tokens_before
+        if come_tokens <= 0 < room.intake_tokens:
+            return False  # the first of a period, however large
+        return come_tokens + self._weight(member, room) > room.intake_tokens
 
     def prefix_gone(self, member: Member) -> bool:
         """Whether the agent's prefix is believed evicted: so much has been since its last turn."""

@@ -84,7 +84,11 @@ def _why_waited(turn: Row, rows: Sequence[Row]) -> str:
     ended_seconds = began_seconds + turn["pending_seconds"]
     begin, end = (bisect_right(rows, seconds, key=_moment) for seconds in (began_seconds, ended_seconds))
     last = rows[begin:end][-1:]
-    return _inside(last[0]) if last and last[0]["window_tokens"] is not None else ""
+    if not last or last[0]["window_tokens"] is None:
+        return ""
+    if last[0]["intake_tokens"] == 0:
+        return f"requests waited in the engine at {last[0]['seconds']:.2f} s, and no more came in than left"
+    return _inside(last[0])
 
 
 def _overfull(row: Row) -> bool:

@@ -130,6 +130,7 @@ CONTROL = pa.schema(
         pa.field("window_after", pa.int64()),
         pa.field("window_tokens", pa.int64()),  # what the window bounds in tokens; null: nothing
         pa.field("pool_share", pa.float64()),  # of the pool, how much that window relies on
+        pa.field("intake_tokens", pa.int64()),  # that may come in until the next period; null: any number that fits
         pa.field("hold_seconds", pa.float64()),  # a longer tool wait gives its place up; null: none does
         pa.field("branch", pa.string(), nullable=False),  # grow | cut | hold | fixed
         pa.field("reason", pa.string(), nullable=False),

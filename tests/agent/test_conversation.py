@@ -168,11 +168,12 @@ def test_whatever_is_said_the_history_is_one_that_servers_take(turns: list[Said]
 class Chatting(SayingEngine):
     """Says its messages; counts 7 tokens a message beyond what our tokenizer would, and `output` for what it says."""
 
-    def __init__(self, *said: Said, cached: int | None = None, output: int = 60) -> None:
+    def __init__(self, *said: Said, cached: int | None = None, output: int = 60, prefill: float | None = None) -> None:
         super().__init__("")
         self.said = list(said)
         self.cached = cached
         self.output = output
+        self.prefill = prefill
         self.counted: list[int] = []
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -183,7 +184,8 @@ class Chatting(SayingEngine):
         tokens = len(request.input_ids) + 7 * len(request.chat.messages)
         self.counted.append(tokens)
         finish = "length" if reason == "length" else "stop"
-        return Generation([], finish, tokens, self.cached, message=message, told_output_tokens=self.output)  # type: ignore[arg-type]
+        told: dict[str, Any] = {"told_output_tokens": self.output, "prefill_seconds": self.prefill}
+        return Generation([], finish, tokens, self.cached, message=message, **told)  # type: ignore[arg-type]
 
 
 async def play(engine: Chatting, **limits: Any) -> tuple[Outcome, Lines, list[Spent]]:
@@ -221,7 +223,7 @@ async def test_an_agent_works_by_messages_and_its_ids_are_estimates() -> None:
 
 
 async def test_what_the_server_counts_is_what_is_known() -> None:
-    engine = Chatting(WORK, SUBMIT, cached=50, output=5)
+    engine = Chatting(WORK, SUBMIT, cached=50, output=5, prefill=2.0)
     (_, row), lines, spent = await play(engine)
     first, second = lines.rows("turns")
     assert (first["first_tokens"], first["recomputed_tokens"]) == (engine.counted[0] - 50, 0)
@@ -235,6 +237,7 @@ async def test_what_the_server_counts_is_what_is_known() -> None:
         (0, 0),
         (engine.counted[0] + 5 - 1, second["recomputed_tokens"]),
     ]
+    assert [cost.prefill_tokens_per_second for cost in spent] == [(tokens - 50) / 2 for tokens in engine.counted]
     assert (row["cached_device_tokens"], row["retractions"]) == (100, None)
 
 

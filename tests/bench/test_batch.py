@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planned_batches import NONE, agent_cap, concur, make_plans, run
 
+from concur_batch.bench.agent import make_agents
 from concur_batch.bench.batch import BatchResult, simulate_batch
 from concur_batch.bench.plan import EnginePlan, Plan, Turn
 from concur_batch.bench.same_work import same_work
 from concur_batch.simulator.config import EngineConfig
 from concur_batch.simulator.cost import CostModel
+from concur_batch.simulator.request import Completion
 from concur_batch.workload.schema import AnyControl, Concur, Extensions, RequestCap, Steady
 
 # 0.01 s a prompt token, 0.1 s an output token after the first, which comes with the prompt.
@@ -49,6 +52,13 @@ def test_agents_share_the_shared_prompt_and_nothing_else() -> None:
     first, second = small(agent_cap(1), Plan("a", TWO_TURNS), Plan("b", TWO_TURNS), shared_tokens=7).agents
     assert first["cached_device_tokens"] == 7 + 12
     assert second["cached_device_tokens"] == 7 + 7 + 12
+
+
+def test_a_generation_tells_how_fast_its_prompt_was_computed() -> None:
+    agent, ids = make_agents([Plan("a", TWO_TURNS)], 0)["a"], np.zeros(1, np.int32)
+    ended = Completion("a/0", ids, "stop", None, 400, 90, 0, 0.0, 1.0, 3.0, 4.0, host_cached_tokens=10)
+    assert agent.prefill_rate(ended) == 300 / 2
+    assert agent.prefill_rate(replace(ended, first_token_seconds=None)) == 0
 
 
 @pytest.mark.parametrize(("sessions", "recomputed_tokens"), [(False, 401), (True, 0)])

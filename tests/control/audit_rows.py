@@ -22,7 +22,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 AGENTS: Rows = [{"agent_id": f"a{number}", "paused_seconds": 0.0, "pauses": 0} for number in range(100)]
 # A full window of a pool that is well used.
 HEALTHY: dict[str, Any] = {
-    "window_tokens": None, "pool_share": None, "hold_seconds": None, "footprint_tokens": 70_000,
+    "window_tokens": None, "pool_share": None, "intake_tokens": None, "hold_seconds": None, "footprint_tokens": 70_000,
     "idle_tokens": 30_000, "kept_tokens": 4_000, "lost_tokens": 20,
     "pool": "r0", "policy": "concur", "window_before": 40, "window_after": 40, "branch": "hold", "reason": "",
     "changes": None, "phase": "middle", "pool_state": "open", "usage": 0.4, "hit_rate": 0.8, "raw_usage": 0.4,

@@ -110,6 +110,7 @@ PERIODS = st.lists(
             "window_after": st.integers(1, 50),
             "window_tokens": st.none() | st.integers(0, 1000),
             "pool_share": st.none() | st.floats(0.2, 1),
+            "intake_tokens": st.none() | st.integers(0, 9000),
             "hold_seconds": st.none() | st.floats(0, 100),
             "footprint_tokens": st.integers(0, 2000),
             "kept_tokens": st.none() | st.integers(0, 1000),

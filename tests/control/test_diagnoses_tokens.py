@@ -67,6 +67,17 @@ def test_a_few_agents_fill_the_pool() -> None:
     assert named(bound(20, places_held=0, tool_wait=0)) == [], "a batch that has not begun"
 
 
+def test_the_engine_is_busier_than_its_pool_is_full() -> None:
+    name = "the engine is busier than its pool is full"
+    kept_out = bound(6, intake_tokens=0, footprint_tokens=45_000)
+    evidence = only_evidence(name, kept_out, bound(4, intake_tokens=9_000, footprint_tokens=45_000))
+    assert "in 6 of 10 periods" in evidence
+    assert "0.50 of the room" in evidence
+    assert named(kept_out, bound(7, intake_tokens=9_000, footprint_tokens=45_000)) == []
+    assert named(bound(10, intake_tokens=0, footprint_tokens=70_000)) == []
+    assert named(bound(4, intake_tokens=0, footprint_tokens=45_000), bound(2, pending=0)) == []
+
+
 def test_the_window_never_binds() -> None:
     idle = bound(9, pending=0, footprint_tokens=45_000)
     assert "0.50 of the room" in only_evidence("the window never binds", idle)

@@ -8,7 +8,7 @@ from agents_by_hand import arrive, granted, obey, opened, refused, release, resi
 from concur_batch.control.admission import Admission
 from concur_batch.control.member import Event, State
 from concur_batch.control.rules import Rules, make_rules
-from concur_batch.workload.schema import AgentCap, Extensions, RequestCap
+from concur_batch.workload.schema import AgentCap, Extensions, RequestCap, TokenWindow
 
 
 def paused_beside(holders: str, **rules: object) -> Admission:
@@ -43,7 +43,9 @@ def test_the_settings_reach_the_rules() -> None:
         move_evicted_share=0.1,
         extensions=extensions,
     )
-    assert make_rules(control) == Rules(True, "largest", "smallest", 8, 9, 0.1, 1, 2, 3, 4, 0.6, {"x": 7})
+    assert make_rules(control) == Rules(True, False, False, "largest", "smallest", 8, 9, 0.1, 1, 2, 3, 4, 0.6, {"x": 7})
+    ours = make_rules(TokenWindow(policy="token_window"))
+    assert (ours.last_wave_first, ours.feed_idle) == (True, True)
 
 
 def test_a_pause_without_a_bound_lasts_until_there_is_a_place() -> None:

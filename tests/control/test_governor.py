@@ -398,8 +398,9 @@ def test_another_share_of_the_pool_takes_effect_in_the_next_period() -> None:
     assert (row["pool_share"], row["hold_seconds"], row["idle_tokens"]) == (1.0, None, 0)
     run.governor.change(TokenWindow(policy="token_window", admit_share=0.9, hold_seconds=7.5))
     permits, rows = run.period()
-    assert (rows["p"]["window_tokens"], granted(permits)) == (900, "cd")
+    assert (rows["p"]["window_tokens"], rows["p"]["intake_tokens"], granted(permits)) == (900, 15, "c")
     assert rows["p"]["hold_seconds"] == 7.5
+    assert granted(run.period()[0]) == "d"
     run.governor.change(TokenWindow(policy="token_window", admit_share=0.3, pause_share=0.6))
     permits, rows = run.period()
     assert (rows["p"]["window_tokens"], len(refused(permits)), rows["p"]["marked"]) == (300, 1, 1)

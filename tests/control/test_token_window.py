@@ -13,7 +13,7 @@ from concur_batch.control.load import Load
 from concur_batch.control.member import Beat, Event, Permit, Spent, State
 from concur_batch.control.policies import make_policy
 from concur_batch.control.policy import Verdict
-from concur_batch.control.prefill import PrefillRate
+from concur_batch.control.prefill import PrefillRate, request_rate
 from concur_batch.control.room import Room
 from concur_batch.control.rules import Rules
 from concur_batch.control.waits import Waits
@@ -84,15 +84,14 @@ def test_one_more_turn_of_each_has_to_fit() -> None:
     assert refused == ["c"], "230 would be inside"
 
 
-def test_an_engine_that_does_nothing_takes_one_more_that_fits_as_the_pool_is() -> None:
-    admission = roomy(Room(90, 100))
-    arrive(admission, {"a": 50})
-    tell(admission, "a", State.ACTIVE, 1.0, tokens=50)
-    assert not arrive(admission, {"b": 50})
-    tell(admission, "a", State.TOOL_WAIT, 2.0, tokens=50)
-    assert [permit.agent for permit in bound(admission, Room(90, 100), 2.0)] == ["b"]
-    tell(admission, "b", State.TOOL_WAIT, 3.0, tokens=50)
-    assert not arrive(admission, {"c": 1}), "not beyond the pool"
+@pytest.mark.parametrize("feed_idle", [True, False])
+def test_an_engine_that_does_nothing_takes_one_more_whatever_is_inside(feed_idle: bool) -> None:
+    admission = roomy(Room(90, 100), feed_idle=feed_idle)
+    arrive(admission, {"a": 80})
+    tell(admission, "a", State.ACTIVE, 1.0, tokens=80)
+    assert not arrive(admission, {"b": 50, "c": 50})
+    tell(admission, "a", State.TOOL_WAIT, 2.0, tokens=80)
+    assert [permit.agent for permit in bound(admission, Room(90, 100), 2.0) if permit.allowed] == ["b"] * feed_idle
 
 
 def test_the_smallest_are_paused_first_where_the_policy_says_so() -> None:
@@ -199,9 +198,101 @@ def waits_of(seconds: float) -> Waits:
 
 
 def test_the_room_is_of_the_pool_and_a_wait_is_worth_a_prefill_of_it() -> None:
-    assert make_policy(TokenWindow(policy="token_window"), 100).start(0, 1000).room == Room(900, 1000, None, 1)
-    assert policy_after(3, 50).room == Room(900, 1000, 1000 / 50, 1), "nothing is known of the tools"
-    assert policy_after(3, 50, waits=waits_of(4.0)).room == Room(900, 1000, math.inf, 1)
+    unknown = policy_after(3, 50).room
+    assert unknown is not None
+    assert (unknown.admit_tokens, unknown.pause_tokens, unknown.hold_seconds) == (900, 1000, 1000 / 50)
+    held = policy_after(3, 50, waits=waits_of(4.0)).room
+    assert held is not None and held.hold_seconds == math.inf
+
+
+@pytest.mark.parametrize(("computed_tokens", "turns_ahead"), [(0, 1.0), (50, 1.25), (100, 3.0)])
+def test_it_looks_further_ahead_where_the_engine_prefills_all_the_time(
+    computed_tokens: int, turns_ahead: float
+) -> None:
+    room = policy_after(60, computed_tokens, spent=Spent(prefill_tokens_per_second=100.0)).room
+    assert room is not None and room.turns_ahead == pytest.approx(turns_ahead, rel=0.01)
+    early = policy_after(1, computed_tokens, spent=Spent(prefill_tokens_per_second=100.0)).room
+    assert early is not None and early.turns_ahead == 1.0
+
+
+def test_at_the_start_an_eighth_of_the_pool_comes_in_what_all_share_apart() -> None:
+    room = make_policy(TokenWindow(policy="token_window"), 100).start(0, 1000).room
+    assert room == Room(900, 1000, None, 1, 1.0, 125)
+    assert arrive(roomy(room), {"a": 40, "b": 40, "c": 40, "d": 40}) == ["a", "b", "c"]
+    assert arrive(roomy(room), dict.fromkeys("abcd", 440), shared=400) == ["a", "b", "c"]
+    assert arrive(roomy(room), {"a": 800, "b": 40}) == ["a"], "one agent always goes on"
+
+
+def decided(sample: Sample, **load: object) -> Verdict:
+    policy = make_policy(TokenWindow(policy="token_window"), 100)
+    return policy.step(None, sample, Load(1.0, pool_tokens=1000, **load))  # type: ignore[arg-type]
+
+
+def intake(sample: Sample, **load: object) -> int | None:
+    room = decided(sample, **load).room
+    assert room is not None
+    return room.intake_tokens
+
+
+def test_an_engine_without_a_backlog_takes_an_eighth_of_its_pool_more_each_period() -> None:
+    known = {"generating": 8, "waiting": 9, "growth_tokens": 20}
+    assert intake(Sample(running_requests=6, waiting_requests=0), **known) == 125
+    assert intake(Sample(), **known) == 125, "a queue that nobody tells of"
+    assert intake(Sample(running_requests=6), generating=8) is None, "where nobody wants in, nobody is kept out"
+    assert intake(Sample(), generating=8, waiting=9) == 15, "nobody knows yet what a turn adds"
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample(running_requests=8, waiting_requests=1),
+        Sample(running_requests=3, waiting_requests=0),  # of eight that were sent: it has not looked yet
+        Sample(stale=True),
+    ],
+)
+def test_while_requests_wait_in_the_engine_no_more_come_in_than_leave(sample: Sample) -> None:
+    assert intake(sample, generating=8, waiting=9) == 0
+    assert intake(sample, generating=8) is None
+    told = "; requests wait in the engine, so no more come in than leave"
+    assert decided(sample, generating=8, waiting=9).reason.endswith(told)
+    assert told not in decided(Sample(), generating=8, waiting=9).reason
+
+
+def test_the_intake_counts_from_the_periods_begin() -> None:
+    admission, room = roomy(Room(900, 1000)), Room(900, 1000, intake_tokens=100)
+    assert arrive(admission, {"a": 60, "b": 60}) == ["a", "b"]
+    bound(admission, room)
+    assert arrive(admission, {"c": 60, "d": 60, "e": 40}) == ["c"], "and nobody overtakes"
+    assert [permit.agent for permit in bound(admission, room)] == ["d", "e"]
+    assert not arrive(admission, {"f": 400, "g": 50})
+    assert [permit.agent for permit in bound(admission, room)] == ["f"], "the first of a period, however large"
+
+
+def test_an_intake_of_none_at_all_replaces_those_who_leave_and_feeds_an_engine_that_does_nothing() -> None:
+    admission, room = roomy(Room(900, 1000), feed_idle=True), Room(900, 1000, intake_tokens=0)
+    arrive(admission, {"a": 60, "b": 60})
+    bound(admission, room)
+    assert not arrive(admission, {"c": 50, "d": 50, "e": 50})
+    assert [permit.agent for permit in release(admission, "a") if permit.allowed] == ["c"]
+    tell(admission, "bc", State.TOOL_WAIT, 2.0, tokens=60)
+    assert [permit.agent for permit in bound(admission, room, 2.0)] == ["d"]
+
+
+def let_in(admission: Admission) -> list[str]:
+    permits = bound(admission, Room(600, 700), 9.0)
+    return [permit.agent for permit in permits if permit.allowed]
+
+
+@pytest.mark.parametrize(("new", "first"), [(4, "d"), (3, "n0")])
+def test_once_no_more_are_left_to_begin_than_hold_a_place_they_go_before_the_paused(new: int, first: str) -> None:
+    admission = roomy(Room(600, 700), last_wave_first=True)
+    arrive(admission, dict.fromkeys("abcd", 100))
+    tell(admission, "abcd", State.TOOL_WAIT, 1.0, tokens=150)
+    refused = [permit for permit in bound(admission, Room(300, 500), 1.0) if not permit.allowed]
+    obey(admission, refused, 2.0, tokens=150)
+    assert sorted(admission.windows["p"].holders) == ["a", "b", "c"]
+    arrive(admission, {f"n{number}": 100 for number in range(new)})
+    assert let_in(admission) == [first]
 
 
 def test_what_all_share_is_not_held_by_one_that_waits() -> None:
@@ -215,10 +306,9 @@ def test_where_no_wait_is_worth_its_place_nobody_is_held_back() -> None:
 
 
 def test_the_room_grows_with_the_share_of_waiting_agents() -> None:
-    assert policy_after(3, 0, footprint_tokens=800, idle_tokens=400).room == Room(
-        int(900 * 1.0375), int(1000 * 1.0375), None, 1
-    )
-    assert policy_after(3, 0, footprint_tokens=800, idle_tokens=800).room == Room(1170, 1300, None, 1)
+    assert policy_after(60, 0, footprint_tokens=800, idle_tokens=400).room == Room(933, 1037, None, 1)
+    assert policy_after(60, 0, footprint_tokens=800, idle_tokens=800).room == Room(1169, 1299, None, 1)
+    assert policy_after(1, 0, footprint_tokens=800, idle_tokens=800).room == Room(901, 1001, None, 1), "of late"
 
 
 def test_a_pool_that_loses_what_it_should_hold_counts_for_less() -> None:
@@ -239,6 +329,7 @@ def test_settings_of_a_running_batch_change_and_what_was_learned_stays() -> None
     new.adopt(old)
     room = new.step(None, Sample(stale=False), Load(32.0, pool_tokens=1000)).room
     assert room is not None and room.hold_seconds == pytest.approx(20, rel=0.01)
+    assert room.turns_ahead == pytest.approx(3, rel=0.1)
     assert room.admit_tokens == pytest.approx(0.5 * 690, abs=5)
 
 
@@ -250,8 +341,16 @@ def test_a_pool_of_unknown_size_has_a_window_of_agents() -> None:
     assert policy.step(7, Sample(stale=False), Load(2.0, pool_tokens=1000)).after is None
 
 
+def test_one_request_shows_the_speed_that_a_little_work_does_not() -> None:
+    rate = PrefillRate()
+    for second in range(3):
+        busy_share = rate.add(float(second), 50, request_rate(400, 2.0))
+    assert (rate.tokens_per_second, busy_share) == (200, 0.25)
+    assert (request_rate(400, None), request_rate(400, 0.0), request_rate(9, 0.001)) == (0, 0, 0)
+
+
 def test_a_burst_that_is_told_late_is_no_speed() -> None:
     rate = PrefillRate()
     for second, tokens in enumerate((0, 0, 0, 0, 500, 0)):
-        rate.add(float(second), tokens)
+        rate.add(float(second), tokens, 0.0)
     assert rate.tokens_per_second == pytest.approx(500 / 4, rel=0.01)

@@ -24,7 +24,7 @@ END: dict[str, Any] = {
 }  # fmt: skip
 PERIOD: dict[str, Any] = {
     "pool": "r0", "pool_state": "open", "window_before": 8, "window_after": 8, "marked": 0, "forced_in_period": 0,
-    "window_tokens": None, "footprint_tokens": 900, "hold_seconds": None,
+    "window_tokens": None, "intake_tokens": None, "footprint_tokens": 900, "hold_seconds": None, "places_held": 8,
 }  # fmt: skip
 PAUSED = {
     **TURN, "turn": 1, "started_seconds": 6.4, "generation_started_seconds": 8.5, "pending_seconds": 0.0,
@@ -147,6 +147,9 @@ def test_a_wait_for_room() -> None:
     waited = told([], [TURN], [], control)[0]
     told_why = "250 tokens were inside of 1,000 at 2.50 s, with a turn more of each to come"
     assert waited == f"waited for its first admission, 2.00 s: {told_why}"
+    busy = "requests waited in the engine at 2.50 s, and no more came in than left"
+    assert told([], [TURN], [], [{**control[2], "intake_tokens": 0}])[0].endswith(f"s: {busy}")
+    assert told([], [TURN], [], [{**control[2], "intake_tokens": 9}])[0].endswith(told_why)
     for unknown in (control[:1], [{**PERIOD, "seconds": 2.0}], [{**row, "pool": "r1"} for row in control]):
         assert told([], [TURN], [], unknown)[0] == "waited for its first admission, 2.00 s"
 

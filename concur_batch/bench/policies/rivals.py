@@ -9,7 +9,7 @@ from concur_batch.control.load import Load
 from concur_batch.control.policy import Policy, Verdict
 from concur_batch.control.room import Room
 from concur_batch.engine.signals import Sample
-from concur_batch.workload.schema import AnyControl, TokenWindow
+from concur_batch.workload.schema import AnyControl, NoControl
 
 
 @dataclass(slots=True)
@@ -72,10 +72,10 @@ class ProgramBudget:
 
 
 # Of the control block a rival takes the period and the orders only; its name there is for the table's columns.
-EPISODES = TokenWindow(policy="token_window", victim_order="newest")
-PROGRAMS = TokenWindow.model_validate(
+EPISODES = NoControl(policy="none", victim_order="newest")
+PROGRAMS = NoControl.model_validate(
     {
-        "policy": "token_window",
+        "policy": "none",
         "victim_order": "smallest",
         "resume_order": "smallest",
         "period_seconds": 5.0,
