@@ -610,7 +610,7 @@ class Workload(Section):
         default_factory=SandboxTools, description="What an agent can do."
     )
     control: Annotated[AnyControl, Field(discriminator="policy")] = Field(
-        default_factory=lambda: Concur(policy="concur"), description="Who may generate when."
+        default_factory=lambda: TokenWindow(policy="token_window"), description="Who may generate when."
     )
     verify: list[Verify] = Field(
         default_factory=list,

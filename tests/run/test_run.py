@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_trajectories(small: tuple[dict[str, Any], 
 def test_a_dry_run_touches_nothing(tmp_path: Path) -> None:
     done = concur("run", QUICKSTART, "--dry-run", "--set", f"output={tmp_path / 'runs'}")
     assert done.returncode == 0, done.stderr
-    assert "control.u_high" in done.stdout
+    assert "control.admit_share" in done.stdout
     assert not list(tmp_path.iterdir())
 
 
@@ -242,7 +242,7 @@ def test_audit_reads_a_run_and_says_in_one_line_what_is_none(small: tuple[dict[s
     done = concur("audit", run.path)
     assert done.returncode == 0, done.stderr
     assert summary["run"] in done.stdout
-    assert "policy concur" in done.stdout
+    assert "policy token_window" in done.stdout
     wrong = concur("audit", tmp_path)
     assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
     assert "not a run directory" in wrong.stderr

@@ -37,7 +37,7 @@ def test_the_plan_says_what_would_run_and_touches_nothing(place: Path) -> None:
     assert (result["agents"], result["tasks"], result["samples"]) == (6, 2, 3)
     assert result["tasks_by_check"] == {"answer": 1, "none": 1}
     assert result["limits"]["turns"] == 3
-    assert (result["engine"], result["policy"], result["format"]) == ("simulated", "concur", "hermes")
+    assert (result["engine"], result["policy"], result["format"]) == ("simulated", "token_window", "hermes")
     assert result["tools"][0] == "bash"
     assert "How many?" in result["first_prompt"]
     assert result["replayed_turns"] == 0

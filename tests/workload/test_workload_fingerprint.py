@@ -126,7 +126,7 @@ def test_settings_are_complete_and_flat() -> None:
     settings = settings_of(loaded(VERIFY, overrides=("model.sampling.extra={min_p: 0.1}",)).workload)
     assert settings["verify.0.match"] == "exact"
     assert settings["model.sampling.extra.min_p"] == 0.1
-    assert settings["control.policy"] == "concur"
+    assert settings["control.policy"] == "token_window"
     assert not any(isinstance(value, dict) and value for value in settings.values())
 
 

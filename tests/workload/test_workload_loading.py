@@ -11,7 +11,7 @@ from workload_files import WORKLOAD, complaints, loaded, write_tasks, write_work
 
 from concur_batch.workload.errors import InputError, Problem
 from concur_batch.workload.loading import load
-from concur_batch.workload.schema import Concur, NoControl, SandboxTools, Workload
+from concur_batch.workload.schema import NoControl, SandboxTools, TokenWindow, Workload
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -30,7 +30,7 @@ def test_a_workload_is_read_with_its_defaults(place: Path) -> None:
     assert found.workload.tasks.file == place / "tasks.jsonl"
     assert found.workload.model.tokenizer == place / "tokenizer"
     assert found.workload.output == place / "runs"
-    assert isinstance(found.workload.control, Concur)
+    assert isinstance(found.workload.control, TokenWindow)
     assert found.base_dir == place
     assert found.path == Path("w.yaml")
 
@@ -315,14 +315,16 @@ def test_a_mistake_in_a_needed_block(old: str, new: str, lines: list[str]) -> No
 def test_every_mistake_is_told_at_once_in_order_of_lines() -> None:
     write_tasks([{"id": "a", "question": "?"}, {"id": "a", "question": ""}])
     text = WORKLOAD.replace("tokenizer: tokenizer", "tokenizer: gone").replace("name: demo", "nam: demo")
-    assert complaints(lambda: load(write_workload(text, "agent: {format: x}\n"), ["control.beta=2", "nonsense"])) == [
+    assert complaints(
+        lambda: load(write_workload(text, "agent: {format: x}\n"), ["control.admit_share=2", "nonsense"])
+    ) == [
         "w.yaml:1: name: is missing; add it: Names the run directory",
         "w.yaml:1: nam: is no key of this block; did you mean `name`?",
         "w.yaml:7: model.tokenizer: there is no directory gone; make it, or mend the path: it is relative to the "
         "workload file",
         'w.yaml:11: agent.format: "x" is not a choice here; give one of react, hermes, bash',
         "--set nonsense: is not of the form key.path=value; write --set control.policy=none",
-        "--set control.beta=2: control.beta: 2 is not below 1; give a number, above 0 and below 1",
+        "--set control.admit_share=2: control.admit_share: 2 is above 1; give a share from 0 to 1",
         "tasks.jsonl:2: id: the id a stands already in line 1; give every task an id of its own",
         "tasks.jsonl:2: the prompt is empty; fill the columns which the template uses",
     ]
@@ -427,9 +429,9 @@ class TestSystemPrompt:
 
 class TestDefaultTags:
     def test_a_block_that_may_be_left_out_may_leave_out_its_tag(self) -> None:
-        workload = loaded("control: {alpha: 4}\ntools: {names: [bash]}\n").workload
-        assert isinstance(workload.control, Concur)
-        assert workload.control.alpha == 4
+        workload = loaded("control: {pause_share: 0.95}\ntools: {names: [bash]}\n").workload
+        assert isinstance(workload.control, TokenWindow)
+        assert workload.control.pause_share == 0.95
         assert isinstance(workload.tools, SandboxTools)
         assert workload.tools.names == ["bash"]
 

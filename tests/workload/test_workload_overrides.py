@@ -13,7 +13,7 @@ from workload_files import WORKLOAD, complaints, loaded, write_workload
 
 from concur_batch.workload.loading import load
 from concur_batch.workload.overrides import apply_override
-from concur_batch.workload.schema import AgentCap, Concur, NoControl, SglangEngine, SimulatedEngine, VllmEngine
+from concur_batch.workload.schema import AgentCap, NoControl, SglangEngine, SimulatedEngine, TokenWindow, VllmEngine
 from concur_batch.workload.settings import settings_of
 from concur_batch.workload.source import Origin, Source
 
@@ -83,9 +83,9 @@ class TestOnAWorkload:
         assert loaded(overrides=("tasks.seed=1", "tasks.seed=2")).workload.tasks.seed == 2
 
     def test_a_block_that_was_left_to_its_default(self) -> None:
-        control = loaded(overrides=("control.alpha=9",)).workload.control
-        assert isinstance(control, Concur)
-        assert control.alpha == 9
+        control = loaded(overrides=("control.admit_share=0.8",)).workload.control
+        assert isinstance(control, TokenWindow)
+        assert control.admit_share == 0.8
 
     def test_another_policy_drops_what_only_the_old_one_knows(self) -> None:
         block = "control: {policy: concur, alpha: 3, u_high: 0.9, period_seconds: 5}\n"
@@ -141,8 +141,9 @@ class TestOnAWorkload:
                 "--set verify.0.kind=answer: verify: the list has no item 0; set the list as a whole",
             ),
             (
-                "control.u_hihg=0.4",
-                "--set control.u_hihg=0.4: control.u_hihg: is no key of this block; did you mean `u_high`?",
+                "control.admit_shrae=0.4",
+                "--set control.admit_shrae=0.4: control.admit_shrae: is no key of this block; did you mean "
+                "`admit_share`?",
             ),
             (
                 "control.policy=agent_cap",
