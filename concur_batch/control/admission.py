@@ -409,8 +409,9 @@ class Admission:
 
     def _is_last_wave(self) -> bool:
         """Whether no more agents are left to begin than hold a place, and are to begin before others go on."""
-        held = sum(len(window.holders) for window in self.windows.values())
-        return self.rules.last_wave_first and len(self._pending) <= held
+        if not self.rules.last_wave_first:
+            return False
+        return len(self._pending) <= sum(len(window.holders) for window in self.windows.values())
 
     def _roomiest(self, member: Member, *, full: bool = False, blocked: Iterable[str] = ()) -> Window | None:
         """The open pool with the most free places, or the fewest holders where nothing bounds them.

@@ -92,7 +92,8 @@ def few_fill(case: Case) -> Finding | None:
 def backlogged(case: Case) -> Finding | None:
     """There is room, and the engine has more to do than it can."""
     seen = [row for row in case.rows if waiting(row) and row["window_tokens"] is not None]
-    kept_out = [row for row in seen if row["intake_tokens"] == 0 and row["footprint_tokens"] < _full_tokens(row)]
+    backlog = [row for row in seen if row["intake_tokens"] == 0]
+    kept_out = [row for row in backlog if row["footprint_tokens"] < FULL_SHARE * row["window_tokens"]]
     if len(kept_out) < max(LEAST_PERIODS, LONG_SHARE * len(seen)):
         return None
     filled = sum(row["footprint_tokens"] / row["window_tokens"] for row in kept_out) / len(kept_out)
@@ -103,11 +104,6 @@ def backlogged(case: Case) -> Finding | None:
         "the engine prefills for most of its time: more agents would wait in its queue instead of in ours",
         "nothing in the control; more replicas, or an engine that prefills faster",
     )
-
-
-def _full_tokens(row: Row) -> float:
-    tokens: int = row["window_tokens"]
-    return FULL_SHARE * tokens
 
 
 def never_fills(case: Case) -> Finding | None:

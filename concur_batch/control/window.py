@@ -195,12 +195,11 @@ class Window:
 
     def _tokens_ahead(self, room: Room) -> int:
         """The footprint when each holder has had as many more turns as the room looks ahead."""
-        return self._own_tokens_ahead(room) + min(len(self.holders), 1) * self.shared_tokens
+        return self.footprint_tokens + int(len(self.holders) * room.turns_ahead * self.growth_tokens)
 
     def _own_tokens_ahead(self, room: Room) -> int:
         """Of these, what the holders share with nobody."""
-        own_tokens = self.history_tokens - len(self.holders) * self.shared_tokens
-        return own_tokens + int(len(self.holders) * room.turns_ahead * self.growth_tokens)
+        return self._tokens_ahead(room) - (self.shared_tokens if self.holders else 0)
 
     def _weight(self, member: Member, room: Room) -> int:
         """What one of them has of its own then."""
@@ -236,14 +235,15 @@ class Window:
         return histories_tokens <= rules.room_share * self.pool_tokens
 
     def _is_full(self, room: Room, member: Member) -> bool:
-        if self._tokens_ahead(room) + self._weight(member, room) > room.admit_tokens:
+        weight = self._weight(member, room)
+        if self._tokens_ahead(room) + weight > room.admit_tokens:
             return True
         if room.intake_tokens is None:
             return False
         come_tokens = self._own_tokens_ahead(room) - self.own_tokens_before
         if come_tokens <= 0 < room.intake_tokens:
             return False  # the first of a period, however large
-        return come_tokens + self._weight(member, room) > room.intake_tokens
+        return come_tokens + weight > room.intake_tokens
 
     def prefix_gone(self, member: Member) -> bool:
         """Whether the agent's prefix is believed evicted: so much has been since its last turn."""
